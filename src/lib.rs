@@ -58,6 +58,6 @@ pub use elastic_protocol::messages::InvalidReport;
 pub use elastic_worker::state::sampler::InvalidBatchPlan;
 pub use elastic_worker::state::training::{
     Batch, BatchPlan, Batches, DataShard, Dataset, DeviceError, DeviceMemory, Error, Group,
-    Pending, Result, Sampler, Section, ShardedStep, ShardedSteps, State, Tensor, Worker, bulk,
-    per_rank, tensor,
+    Pending, Result, Sampler, Section, ShapedArray, ShardedStep, ShardedSteps, State, Worker, bulk,
+    per_rank, shaped,
 };

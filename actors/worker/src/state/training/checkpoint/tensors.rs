@@ -3,7 +3,7 @@
 //! its arrays by naming its fields, and has nothing else to do.
 //!
 //! An array is a sequence of `f32` or `f64` only, or a vector with `#[serde(with = "elastic_node::bulk")]`, or an array with a shape and
-//! `#[serde(with = "elastic_node::tensor")]`, or one that a binding announces ([`announce`]): these stand in postcard's bytes as they stand in memory. All else is no array.
+//! `#[serde(with = "elastic_node::shaped")]`, or one that a binding announces ([`announce`]): these stand in postcard's bytes as they stand in memory. All else is no array.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

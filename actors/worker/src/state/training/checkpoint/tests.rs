@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::tensors::{self, NamedArray, announce};
 use crate::state::training::restored::decode;
+use crate::state::training::shaped::ShapedArray;
 use crate::state::training::snapshot::StateSnapshot;
-use crate::state::training::tensor::Tensor;
 
 #[derive(Deserialize, PartialEq, Serialize, Debug)]
 struct Model {
@@ -115,7 +115,7 @@ fn a_binding_says_what_its_blocks_are() {
 #[derive(Debug, PartialEq)]
 struct Grid([f32; 6]);
 
-impl Tensor for Grid {
+impl ShapedArray for Grid {
     fn data_type(&self) -> DataType {
         DataType::F32
     }
@@ -142,9 +142,9 @@ struct Shaped {
 
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 struct ShapedLayer {
-    #[serde(with = "crate::state::training::tensor")]
+    #[serde(with = "crate::state::training::shaped")]
     weight: Grid,
-    #[serde(with = "crate::state::training::tensor")]
+    #[serde(with = "crate::state::training::shaped")]
     moment: Grid,
 }
 

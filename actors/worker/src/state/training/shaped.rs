@@ -1,4 +1,4 @@
-//! `#[serde(with = "elastic_node::tensor")]`: an array with a shape as one block of bytes, of any type that is a [`Tensor`]. A durable
+//! `#[serde(with = "elastic_node::shaped")]`: an array with a shape as one block of bytes, of any type that is a [`ShapedArray`]. A durable
 //! checkpoint has it under the name of its field, with that shape. Used by training programs.
 //!
 //! The bytes are in the machine's own order, so all machines of a job must have the same byte order.
@@ -15,7 +15,7 @@ use serde::{Deserializer, Serialize, Serializer};
 use super::checkpoint::tensors::{announce_shape, block_name};
 
 /// An array of numbers that knows its shape: a type of the program around a matrix of ndarray or a tensor of candle, for instance.
-pub trait Tensor: Sized {
+pub trait ShapedArray: Sized {
     /// Type of its elements.
     fn data_type(&self) -> DataType;
 
@@ -36,14 +36,17 @@ pub trait Tensor: Sized {
 ///
 /// # Errors
 /// The array has more or fewer bytes than its shape says; the serializer's error.
-pub fn serialize<T: Tensor, S: Serializer>(tensor: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    let (data_type, shape, bytes) = (tensor.data_type(), tensor.shape(), tensor.bytes());
+pub fn serialize<T: ShapedArray, S: Serializer>(
+    array: &T,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let (data_type, shape, bytes) = (array.data_type(), array.shape(), array.bytes());
     check(data_type, &shape, bytes.len()).map_err(S::Error::custom)?;
     let mut parts = serializer.serialize_tuple(PARTS)?;
     parts.serialize_element(&data_type.code())?;
     parts.serialize_element(&shape)?;
     announce_shape(shape);
-    parts.serialize_element(&Block { data_type, bytes: &bytes })?;
+    parts.serialize_element(&ShapedBlock { data_type, bytes: &bytes })?;
     parts.end()
 }
 
@@ -51,8 +54,10 @@ pub fn serialize<T: Tensor, S: Serializer>(tensor: &T, serializer: S) -> Result<
 ///
 /// # Errors
 /// There is none, or the type refuses it.
-pub fn deserialize<'de, T: Tensor, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    deserializer.deserialize_tuple(PARTS, TensorVisitor(PhantomData))
+pub fn deserialize<'de, T: ShapedArray, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    deserializer.deserialize_tuple(PARTS, ShapedArrayVisitor(PhantomData))
 }
 
 /// Code of the elements' type, shape, block of bytes.
@@ -66,29 +71,29 @@ fn check(data_type: DataType, shape: &[usize], bytes: usize) -> Result<(), Strin
     }
 }
 
-struct Block<'a> {
+struct ShapedBlock<'a> {
     data_type: DataType,
     bytes: &'a [u8],
 }
 
-impl Serialize for Block<'_> {
+impl Serialize for ShapedBlock<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // The newtype adds nothing to the bytes; checkpoints know the numbers' type by its name.
-        serializer.serialize_newtype_struct(block_name(self.data_type), &Bytes(self.bytes))
+        serializer.serialize_newtype_struct(block_name(self.data_type), &ShapedBytes(self.bytes))
     }
 }
 
-struct Bytes<'a>(&'a [u8]);
+struct ShapedBytes<'a>(&'a [u8]);
 
-impl Serialize for Bytes<'_> {
+impl Serialize for ShapedBytes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.0)
     }
 }
 
-struct TensorVisitor<T>(PhantomData<T>);
+struct ShapedArrayVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Tensor> Visitor<'de> for TensorVisitor<T> {
+impl<'de, T: ShapedArray> Visitor<'de> for ShapedArrayVisitor<T> {
     type Value = T;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,19 +106,19 @@ impl<'de, T: Tensor> Visitor<'de> for TensorVisitor<T> {
         let data_type = DataType::from_code(code)
             .ok_or_else(|| A::Error::custom(format!("there is no type of elements {code}")))?;
         let shape: Vec<usize> = parts.next_element()?.ok_or_else(|| missing(1))?;
-        let body = Body { data_type, shape, tensor: PhantomData };
+        let body = ShapedBody { data_type, shape, array: PhantomData };
         parts.next_element_seed(body)?.ok_or_else(|| missing(2))
     }
 }
 
 /// The bytes of an array of known type and shape.
-struct Body<T> {
+struct ShapedBody<T> {
     data_type: DataType,
     shape: Vec<usize>,
-    tensor: PhantomData<T>,
+    array: PhantomData<T>,
 }
 
-impl<'de, T: Tensor> DeserializeSeed<'de> for Body<T> {
+impl<'de, T: ShapedArray> DeserializeSeed<'de> for ShapedBody<T> {
     type Value = T;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
@@ -121,7 +126,7 @@ impl<'de, T: Tensor> DeserializeSeed<'de> for Body<T> {
     }
 }
 
-impl<T: Tensor> Visitor<'_> for Body<T> {
+impl<T: ShapedArray> Visitor<'_> for ShapedBody<T> {
     type Value = T;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,7 +152,7 @@ mod tests {
         numbers: Vec<f64>,
     }
 
-    impl Tensor for Matrix {
+    impl ShapedArray for Matrix {
         fn data_type(&self) -> DataType {
             DataType::F64
         }
@@ -209,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_type_that_does_not_fit_is_refused_by_the_one_that_takes_it() {
-        let flat = (String::new(), (DataType::F64.code(), vec![1_usize], Bytes(&[0; 8])), 3_u64);
+        let flat =
+            (String::new(), (DataType::F64.code(), vec![1_usize], ShapedBytes(&[0; 8])), 3_u64);
         let bytes = postcard::to_stdvec(&flat).expect("it encodes");
         assert!(postcard::from_bytes::<Model>(&bytes).is_err());
     }
