@@ -14,28 +14,29 @@ impl World {
     pub(super) fn check_early_timers(&mut self) -> Result<(), String> {
         let (world, now) = (self.now, self.driver_now());
         // A driver that is to die amid its outputs has not said all of them.
-        if self.driver.stopped == 0 && self.driver.dies_midway.is_none() {
-            if let Some(cores) = self.driver.cores() {
-                let driver = &mut cores.driver;
-                call_early(
-                    "the driver",
-                    now,
-                    driver,
-                    |core| core.poll_timeout(),
-                    |core| core.handle(now, DriverInput::Timeout),
-                    |core| core.poll_output(),
-                )?;
-                cores.driver.end_step(now, || SystemTime::UNIX_EPOCH);
-                let host_manager = &mut cores.host_manager;
-                call_early(
-                    "the host manager",
-                    now,
-                    host_manager,
-                    |core| core.poll_timeout(),
-                    |core| core.handle_timeout(now),
-                    |core| core.poll_output(),
-                )?;
-            }
+        if self.driver.stopped == 0
+            && self.driver.dies_midway.is_none()
+            && let Some(cores) = self.driver.cores()
+        {
+            let driver = &mut cores.driver;
+            call_early(
+                "the driver",
+                now,
+                driver,
+                |core| core.poll_timeout(),
+                |core| core.handle(now, DriverInput::Timeout),
+                |core| core.poll_output(),
+            )?;
+            cores.driver.end_step(now, || SystemTime::UNIX_EPOCH);
+            let host_manager = &mut cores.host_manager;
+            call_early(
+                "the host manager",
+                now,
+                host_manager,
+                |core| core.poll_timeout(),
+                |core| core.handle_timeout(now),
+                |core| core.poll_output(),
+            )?;
         }
         for host in &mut self.hosts {
             let Some(agent) = host.agent.as_mut() else { continue };
