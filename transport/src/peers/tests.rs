@@ -343,6 +343,49 @@ fn a_core_that_stops_closes_every_connection() {
     closed.sort_unstable();
     assert_eq!(closed, links);
     assert_eq!(life.core.stage(), TransportStage::Closed);
+    assert_eq!((life.core.peer_count(), life.core.check()), (0, Ok(())));
+}
+
+#[test]
+fn each_session_that_is_closing_ends_in_its_own_time() {
+    let mut life = Life::new(false);
+    let ms = Duration::from_millis;
+    for (number, grace) in [(1, ms(50)), (2, ms(150))] {
+        life.hello(number, false);
+        let frame = Bytes::from("unanswered");
+        life.core.send(&node(number), Conversation::Control, frame).expect("taken");
+        life.core.close(life.now, &node(number), "enough", Some(grace));
+    }
+    life.wait_until(life.now);
+    life.wait_until(Time::from_ms(50));
+    let has_session = |life: &Life| [1, 2].map(|it| life.core.session(&node(it)).is_some());
+    assert_eq!(has_session(&life), [false, true]);
+    life.wait_until(Time::from_ms(150));
+    assert_eq!(has_session(&life), [false, false]);
+}
+
+#[test]
+fn a_node_that_drains_waits_for_no_session_that_was_closing_for_longer() {
+    let mut life = Life::new(false);
+    life.hello(1, false);
+    life.core.send(&node(1), Conversation::Control, Bytes::from("unanswered")).expect("taken");
+    life.core.close(life.now, &node(1), "enough", Some(CLOSE_GRACE));
+    life.core.drain(life.now, "done", CLOSE_GRACE / 5);
+    life.wait_until(life.now + CLOSE_GRACE / 5);
+    assert_eq!(life.core.stage(), TransportStage::Closed);
+}
+
+#[test]
+fn tr_5_a_refusal_is_judged_when_it_is_due_and_not_at_the_next_look() {
+    let look_every = Deadlines::default().suspect;
+    let mut core = PeersCore::<Bytes>::new(Deadlines::default(), look_every);
+    let hello = SessionHello { resume: None, fresh: SessionId(1) };
+    let (link, _) = core.handle_hello(Time::ZERO, &node(1), &hello).expect("open");
+    core.handle_refused(Time::ZERO, link);
+    let due = core.poll_timeout().expect("it has a session");
+    assert!(due < Time::ZERO + look_every, "{due:?}");
+    core.handle_timeout(due);
+    assert_eq!(core.session(&node(1)), None, "its port is closed");
 }
 
 #[test]
