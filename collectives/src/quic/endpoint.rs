@@ -16,7 +16,7 @@ use quinn::{
 use socket2::Socket;
 use tokio::runtime::Handle;
 
-use super::handshakes::Handshakes;
+use super::handshakes::InboundHandshakes;
 use super::relay::{Unsent, relay};
 use super::session::QuicSession;
 use super::{thread, tls};
@@ -51,7 +51,7 @@ struct EndpointState {
     event: EventFd,
     /// The newest connection to each dialed address.
     connections: Mutex<BTreeMap<SocketAddr, Connection>>,
-    handshakes: Arc<Handshakes>,
+    handshakes: Arc<InboundHandshakes>,
     /// Connections of dialing peers that are not known to be authenticated, oldest first.
     strangers: Mutex<VecDeque<(Connection, Arc<QuicSession>)>>,
     unsent: Arc<Unsent>,

@@ -1,4 +1,4 @@
-//! [`Handshakes`]: the handshakes of dialing peers that are in progress, and their bound. The endpoint asks for each.
+//! [`InboundHandshakes`]: the handshakes of dialing peers that are in progress, and their bound. The endpoint asks for each.
 //!
 //! Anybody can begin a handshake with one packet and never go on: each costs the time of a signature and some memory
 //! until its connection is given up. So there is a bound, the oldest gives way, and a peer must first prove its address
@@ -18,9 +18,9 @@ const HANDSHAKES_MOST: usize = 256;
 const HANDSHAKES_RETRY: usize = 128;
 
 #[derive(Debug, Default)]
-pub(super) struct Handshakes {
+pub(super) struct InboundHandshakes {
     open: Mutex<OpenHandshakes>,
-    /// Handshakes that did not end in a connection, since the last look.
+    /// InboundHandshakes that did not end in a connection, since the last look.
     unfinished: AtomicU64,
 }
 
@@ -31,7 +31,7 @@ struct OpenHandshakes {
     tasks: BTreeMap<u64, AbortHandle>,
 }
 
-impl Handshakes {
+impl InboundHandshakes {
     /// Answers a first packet. Where its handshake ends well, `serve` goes on with the connection.
     pub(super) fn admit<F>(
         self: &Arc<Self>,
