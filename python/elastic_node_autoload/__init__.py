@@ -4,17 +4,46 @@ every program that imports torch runs it: `elastic_node` loads native code and N
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
+from pathlib import Path
 
 #: The variable with names of torch's backends, separated by commas, that `elastic_node` takes over.
 BACKENDS = "ELASTIC_BACKEND_FOR"
+
+#: The variable that an agent sets for each process that it starts.
+WORKER = "ELASTIC_WORKER"
+
+#: The module by which an agent has the stacks of a process. It needs no other one of its package.
+_STACKS = "elastic_node._stacks"
 
 #: The package that registers itself when it is imported, and may be the one that imports torch.
 _FOR_TORCH = "elastic_node.torch"
 
 
 def load() -> None:
-    """Makes the names in `ELASTIC_BACKEND_FOR` ours before the script asks for them. Without the variable it does nothing."""
+    """Makes the names in `ELASTIC_BACKEND_FOR` ours before the script asks for them, and offers the stacks of a worker's
+    Python threads to its agent. A process that no agent has started is left as it is."""
+    if os.environ.get(WORKER):
+        _offer_stacks()
     if os.environ.get(BACKENDS) and _FOR_TORCH not in sys.modules:
         importlib.import_module(_FOR_TORCH)
+
+
+def _offer_stacks() -> None:
+    """Offers the stacks by the module alone: a script that does not use `elastic_node` need not load all of it."""
+    if _STACKS in sys.modules:
+        return
+    package = importlib.util.find_spec("elastic_node")
+    folders = package.submodule_search_locations if package else None
+    for folder in folders or ():
+        spec = importlib.util.spec_from_file_location(_STACKS, Path(folder) / "_stacks.py")
+        if spec is None or spec.loader is None:
+            continue
+        module = importlib.util.module_from_spec(spec)
+        # `elastic_node` takes this one where the script imports it later: the signal has one handler.
+        sys.modules[_STACKS] = module
+        spec.loader.exec_module(module)
+        module.offer()
+        return

@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from conftest import PROGRAMS
+
 RESTART = ["--min-np", "1", "--hang-timeout", "2", "--on-hang", "restart"]
 
 
@@ -23,6 +25,7 @@ def the_hang(done):
         ("spin", "works: "),
         ("lock", "waits"),
         ("full_pipe", "waits, in write to file descriptor "),
+        ("full_stdout", "waits, in write to file descriptor 1 (a pipe)"),
         ("native_code", "waits"),
     ],
 )
@@ -31,6 +34,34 @@ def test_x_2_a_hang_is_named_with_what_the_process_does_and_its_stack(job, way, 
     assert hang["doing"].startswith(doing), hang
     innermost = next(line for line in hang["stack"].splitlines() if "hanging.py" in line)
     assert innermost.endswith(f"in {way}"), hang["stack"]
+
+
+def test_x_2_an_endless_loop_is_named_with_its_file_and_line(job):
+    stack = the_hang(job("hanging.py", "spin", flags=RESTART))["stack"]
+    program = PROGRAMS / "hanging.py"
+    lines = program.read_text().splitlines()
+    # The loop's head and its body, each counted from one.
+    head = lines.index("    while True:", lines.index("def spin():")) + 1
+    expected = {f'File "{program}", line {line} in spin' for line in (head, head + 1)}
+    assert expected & {line.strip() for line in stack.splitlines()}, stack
+
+
+def test_x_2_a_data_loader_whose_process_is_stopped_is_named_with_that_process(job, tmp_path):
+    pytest.importorskip("torch")
+    hang = the_hang(job("hanging.py", "stopped_loader", flags=RESTART))
+    loader = (tmp_path / "loader").read_text()
+    assert f"its child process {loader} (" in hang["doing"], hang
+    assert ") is stopped" in hang["doing"], hang
+    assert "in stopped_loader" in hang["stack"] and "dataloader.py" in hang["stack"], hang["stack"]
+
+
+def test_x_2_a_data_loader_whose_process_was_killed_is_the_cause_of_the_reset(job, tmp_path):
+    pytest.importorskip("torch")
+    done = job("hanging.py", "killed_loader", flags=["--min-np", "1"])
+    assert done.code == 0, done.output
+    loader = (tmp_path / "loader").read_text()
+    causes = [reset["cause"] for reset in done.kinds("reset_decided")]
+    assert any("DataLoader worker" in cause and loader in cause for cause in causes), causes
 
 
 def test_x_2_native_code_that_keeps_the_gil_is_named_by_its_functions(job):
@@ -92,6 +123,8 @@ def test_x_2_a_child_that_has_ended_is_named_with_the_hang_of_who_waits_for_it(j
 def test_x_2_a_stopped_worker_is_replaced_and_the_cause_says_that_it_was_stopped(job):
     done = job("hanging.py", "stopped", flags=["--min-np", "1"])
     assert done.code == 0, done.output
+    (hang,) = done.kinds("worker_stalled")
+    assert hang["doing"] == "is stopped by a signal or a debugger" and hang["pid"], hang
     causes = [reset["cause"] for reset in done.kinds("reset_decided")]
     assert any("its process is stopped by a signal" in cause for cause in causes), causes
 
@@ -104,3 +137,13 @@ def test_a_hang_that_ends_by_itself_is_told_and_changes_nothing(job):
     assert hang["worker"] == ended["worker"] and "stack" not in hang, (hang, ended)
     assert ended["ms"] >= hang["late_ms"], (hang, ended)
     assert not done.kinds("reset_decided"), "nobody was disturbed"
+
+
+def test_x_2_a_script_that_only_imports_torch_is_named_with_its_python_stack(job):
+    pytest.importorskip("torch")
+    done = job("plain_script.py", workers=3, flags=["--mode", "restart", "--hang-timeout", "2"])
+    assert done.code == 0, done.output
+    (hang,) = done.kinds("worker_stalled")
+    assert (hang["rank"], hang["grounds"]["sureness"]) == (1, "possible"), hang
+    innermost = hang["stack"].splitlines()[1]
+    assert 'plain_script.py", line ' in innermost and innermost.endswith(" in waits_for_its_data"), hang

@@ -12,6 +12,10 @@ import numpy
 
 import elastic_node as en
 
+if sys.argv[1].endswith("_loader"):
+    # Not in the step that hangs: torch may take as long as a hang.
+    from torch.utils.data import DataLoader
+
 ONCE = Path(os.environ["CONTROL"]) / "hung"
 STEPS, HANGS_AT = 40, 10
 
@@ -31,6 +35,50 @@ def full_pipe():
     _reader, writer = os.pipe()
     while True:
         os.write(writer, bytes(1 << 16))
+
+
+def full_stdout():
+    """As below a program that reads what is printed, and stands still. The agent itself never lets a pipe stay full."""
+    reader = subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE)
+    os.dup2(reader.stdin.fileno(), sys.stdout.fileno())
+    while True:
+        print("loss 0.1" * 1000)
+
+
+class Numbers:
+    """A data set whose loader's process says which one it is, and then stands still."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        (ONCE.parent / "loader").write_text(str(os.getpid()))
+        signal.pause()
+
+
+def batch():
+    return iter(DataLoader(Numbers(), num_workers=1))
+
+
+def loader_pid():
+    note = ONCE.parent / "loader"
+    while not (note.exists() and note.read_text()):
+        pass
+    return int(note.read_text())
+
+
+def killed_loader():
+    """torch's own loader raises when its process is gone."""
+    batches = batch()
+    os.kill(loader_pid(), signal.SIGKILL)
+    next(batches)
+
+
+def stopped_loader():
+    """It does not where its process is stopped."""
+    batches = batch()
+    os.kill(loader_pid(), signal.SIGSTOP)
+    next(batches)
 
 
 def dead_child():

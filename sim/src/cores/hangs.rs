@@ -475,7 +475,7 @@ const fn may_hang_in_section(worker: &WorkerId) -> bool {
 
 /// Whether a worker's thread is in a collective of a sub-group whenever it hangs between steps.
 const fn may_hang_in_another_collective(worker: &WorkerId) -> bool {
-    worker.incarnation.0 % 4 == 0
+    worker.incarnation.0.is_multiple_of(4)
 }
 
 fn native_stack_of(worker: &WorkerId) -> String {
