@@ -19,6 +19,7 @@ mod rendezvous;
 mod soak;
 mod start;
 mod statistics;
+mod steps;
 mod torture;
 mod worker;
 
@@ -93,6 +94,8 @@ enum Bench {
     SoakWorker(soak::SoakProgramOptions),
     /// From the command to the first line of a trivial Python script, and the agent's memory.
     Start(start::StartOptions),
+    /// What a step pays for being known: its place among the collectives, and how long it takes.
+    Steps(steps::StepsOptions),
     /// Kills, joins, a driver's death and kills of everything: the weights of an undisturbed worker, each sample once.
     Torture(torture::TortureOptions),
     /// The training program of the benchmarks.
@@ -127,6 +130,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Soak(options) => soak::run(&options),
         Bench::SoakWorker(options) => soak::run_program(&options),
         Bench::Start(options) => start::run(&options),
+        Bench::Steps(options) => steps::run(&options),
         Bench::Torture(options) => torture::run(&options),
         Bench::Worker(options) => worker::run(&options),
     }
