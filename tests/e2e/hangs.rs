@@ -1,12 +1,12 @@
 //! Hangs of programs in Rust: who hangs is named with the functions that it is in. Those of Python's programs are in
 //! `python/tests/test_hangs.py`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::observe::run_explain;
-use crate::support::{Job, signal};
+use crate::support::{Job, now, signal};
 
 /// The processes by rank, as `status` has them.
 fn pids_by_rank(job: &Job) -> Vec<i64> {
@@ -86,10 +86,14 @@ fn x_2_a_stopped_worker_of_four_is_named_with_its_state_before_it_is_given_up() 
     job.wait_for_sizes(&[4]);
     job.wait_for_steps();
     let (pid, pids) = (job.pid("b", 1), pids_by_rank(&job));
-    let stopped = Instant::now();
+    let stopped = now();
     signal(pid, Signal::SIGSTOP);
     let named = job.wait("the name", |job| {
-        assert!(stopped.elapsed() < NAMED_WITHIN, "nobody is named: {}", job.stderr());
+        assert!(
+            now().saturating_duration_since(stopped) < NAMED_WITHIN,
+            "nobody is named: {}",
+            job.stderr()
+        );
         job.events_of("worker_stalled").pop()
     });
     let rank = pids.iter().position(|it| *it == i64::from(pid));
