@@ -351,7 +351,10 @@ impl Image {
         let Some(current) = &self.current else { return };
         let (generation, step) = (stamp.generation, current.formation.step);
         for worker in &current.alive {
-            if let Some(image) = self.workers.get_mut(worker) {
+            // A member may have come to rest before the driver hears that all have begun: it holds a later commit then.
+            if let Some(image) = self.workers.get_mut(worker)
+                && image.commit.is_none_or(|held| (held.generation, held.step) < (generation, step))
+            {
                 image.commit = Some(CommitId { generation, step, digest: 0 });
             }
         }

@@ -95,6 +95,34 @@ fn a_snapshot_says_what_its_records_said() {
 }
 
 #[test]
+fn g_5_a_member_that_came_to_rest_before_its_generation_is_known_to_train_keeps_its_later_commit() {
+    let mut image = Image::default();
+    let member = worker(1);
+    let table = Assignment::new([(member.clone(), ([127, 0, 0, 1], 9).into())]);
+    let stamp = Stamp { term: Term(1), generation: GenerationId(1) };
+    let formation = Formation {
+        stamp,
+        table: FormationTable::Full(Arc::new(table)),
+        sync: SyncPlan::FromRoot { root: 0 },
+        step: Step(4),
+        key: GroupKey([0; 32]),
+        encrypts: false,
+        data_plane: DataPlane::Auto,
+        shards: JobShards::Unsaid,
+    };
+    let later = CommitId { generation: GenerationId(1), step: Step(7), digest: 9 };
+    for record in [
+        JournalRecord::WorkerStarted { worker: member.clone() },
+        JournalRecord::GenerationOpened { formation },
+        JournalRecord::CommitHeld { worker: member.clone(), commit: later },
+        JournalRecord::GenerationRunning { stamp },
+    ] {
+        image.apply(&record);
+    }
+    assert_eq!(image.workers[&member].commit, Some(later));
+}
+
+#[test]
 fn a_journal_that_makes_no_sense_is_told_and_not_taken_for_another() {
     let mut journal = MemoryJournal::default();
     begin(&mut journal);

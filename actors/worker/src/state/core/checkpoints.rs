@@ -17,12 +17,17 @@ pub(super) struct OrderedCheckpoint {
 }
 
 impl StateCore {
-    /// The driver orders a step to be saved. It repeats orders: the second one has no effect.
+    /// The driver orders a step to be saved. It repeats orders: the second one has no effect. A new driver may not know how far
+    /// its predecessor's orders went: it is told.
     pub(super) fn save_checkpoint(&mut self, order: CheckpointOrder) {
         let Some(placement) = &self.placement else { return };
         let (stamp, step) = (order.stamp, order.step);
-        if self.checkpoint.as_ref().is_some_and(|known| (known.stamp, known.step) >= (stamp, step))
-        {
+        let known = self.checkpoint.as_ref().map(|known| (known.stamp, known.step));
+        if let Some((of, reached)) = known.filter(|known| *known >= (stamp, step)) {
+            if of == stamp && reached > step {
+                let report = CheckpointReport::Missed { reached };
+                self.tell_driver(WorkerToDriver::Checkpoint { stamp, step, report });
+            }
             return;
         }
         let (rank, world_size) = (placement.rank, placement.assignment.world_size());

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
-    Ballot, BulkWork, CollectivePosition, DriverToWorker, Formation, FormationTable, GroupKey,
-    JobShards, MovedBytes, Placement, ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
+    Ballot, BulkWork, CheckpointOrder, CheckpointReport, CollectivePosition, DriverToWorker,
+    Formation, FormationTable, GroupKey, JobShards, MovedBytes, Placement, ReportedValues,
+    StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
@@ -732,4 +733,31 @@ fn s_3_a_worker_that_moves_while_no_driver_is_there_says_so_to_the_next() {
     core.handle_training(NOW, TrainingEvent::Moved { data_address, commit: None });
     at_rest(&mut core, None, 0);
     assert_eq!(outputs(&mut core), [], "nobody is there to be told");
+}
+
+#[test]
+fn c_1_an_order_to_save_a_step_before_one_that_a_former_driver_ordered_is_answered() {
+    let mut core = running(1);
+    let order = |step: u64| {
+        DriverToWorker::SaveCheckpoint(CheckpointOrder {
+            stamp: stamp(1),
+            step: Step(step),
+            directory: "checkpoints".to_owned(),
+            name: None,
+            bytes_per_s: None,
+        })
+    };
+    core.handle_driver(NOW, order(9));
+    let saves = |outputs: &[StateOutput]| {
+        matches!(outputs, [StateOutput::Checkpoint(CheckpointCommand::Save { .. })])
+    };
+    assert!(saves(&outputs(&mut core)));
+    core.handle_driver(NOW, order(9));
+    assert_eq!(outputs(&mut core), [], "a repeated order has no effect");
+    core.handle_driver(NOW, order(6));
+    let report = CheckpointReport::Missed { reached: Step(9) };
+    let missed = WorkerToDriver::Checkpoint { stamp: stamp(1), step: Step(6), report };
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(missed)]);
+    core.handle_driver(NOW, order(12));
+    assert!(saves(&outputs(&mut core)));
 }
