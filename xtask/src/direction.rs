@@ -97,6 +97,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "elastic-registry",
             "elastic-runtime",
             "elastic-transport",
+            "elastic-worker",
             "workspace-features",
         ],
     ),
