@@ -81,8 +81,9 @@ fn a_run_from_a_recording_is_repeated_from_its_regression_file() {
 #[test]
 fn a_planted_bug_is_found_from_a_recording() {
     let moments = moments(0..6, 9);
-    plant(Some(Bug::ResetsCountedAnew));
-    let found = moments.into_iter().filter(|moment| moment.image.resets > 1).any(|moment| {
+    // One that the driver's own check does not see: in debug builds that ends the process.
+    plant(Some(Bug::IncarnationsBeginAnew));
+    let found = moments.into_iter().any(|moment| {
         sim::run(&goes_on(moment, 1), Recording::default()).verdict() == RunVerdict::Safety
     });
     plant(None);
