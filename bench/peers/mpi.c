@@ -1,8 +1,8 @@
-// Open MPI's side of `bench`: one process per rank, started by mpirun.
+// An MPI's side of `bench`: one process per rank, started by mpirun.
 //
 // Rank r reads commands from the FIFO `r` of the folder that is the only argument, so that a rank whose turn it
 // is not sleeps in the kernel. A command is `COLLECTIVE BYTES CALLS`. Rank 0 answers each with one line of
-// nanoseconds on the FIFO `results`.
+// nanoseconds on the FIFO `results`, where it says `ready` once all ranks read.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +38,11 @@ int main(int count, char **arguments) {
     snprintf(path, sizeof path, "%s/results", arguments[1]);
     FILE *results = rank == 0 ? fopen(path, "w") : NULL;
     if (!commands || (rank == 0 && !results)) MPI_Abort(MPI_COMM_WORLD, 2);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        fprintf(results, "ready\n");
+        fflush(results);
+    }
     size_t bytes;
     int calls, warm_up = 2;
     while (fgets(line, sizeof line, commands)) {

@@ -1,5 +1,6 @@
 //! Processes, signals and waits, as the benchmarks with real processes need them.
 
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -51,6 +52,16 @@ pub(crate) fn terminate(pid: u32) -> anyhow::Result<()> {
 
 fn send(pid: u32, signal: Signal) -> anyhow::Result<()> {
     Ok(kill(Pid::from_raw(i32::try_from(pid)?), signal)?)
+}
+
+/// A descriptor that becomes readable when the process ends.
+#[expect(unsafe_code, reason = "neither the standard library nor nix offers pidfd_open")]
+pub(crate) fn open_pidfd(pid: u32) -> anyhow::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes a process id and flags, and touches no memory of this process.
+    let fd = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, pid, 0) };
+    ensure!(fd >= 0, "no pidfd: {}", std::io::Error::last_os_error());
+    // SAFETY: the kernel has just opened this descriptor, and no other code knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) })
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark waits in real time")]

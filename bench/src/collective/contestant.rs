@@ -1,6 +1,5 @@
 //! A program under measurement: its ranks, each with a channel for commands, and rank 0's results.
 
-use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -9,8 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use elastic_collectives::DEFAULT_STREAMS;
-use nix::sys::stat::Mode;
-use nix::unistd::{Uid, mkfifo};
 use tempfile::TempDir;
 
 use super::namespaces::Namespaces;
@@ -21,7 +18,7 @@ use crate::process::pause;
 use elastic_collectives::DataPlane;
 
 /// The scripts of the peers.
-const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
+pub(super) const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
 /// How long ranks whose commands have ended may take to end.
 const ENDING_MS: u64 = 3_000;
@@ -29,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Processes that are ended when dropped, so that none outlives a failed measurement. They have heard by then that no
 /// command comes any more, and end by themselves: a rank of Open MPI that is killed leaves a file in /dev/shm.
-struct Processes(Vec<Child>);
+pub(super) struct Processes(pub(super) Vec<Child>);
 
 impl Drop for Processes {
     fn drop(&mut self) {
@@ -104,7 +101,7 @@ pub(super) fn peer(
             bail!("mpirun does not span network namespaces")
         }
         CollectivePeer::Mpi if is_form => bail!("MPI forms its world once"),
-        CollectivePeer::Mpi => mpi(options),
+        CollectivePeer::Mpi => super::mpi::start(options),
         CollectivePeer::Memcpy if is_form => bail!("a copy forms nothing"),
         CollectivePeer::Memcpy => Ok(CollectiveContestant::Memcpy),
     }
@@ -158,7 +155,7 @@ impl CollectiveContestant {
         Ok(CollectiveContestant::ranks(commands, results, processes, None))
     }
 
-    fn ranks(
+    pub(super) fn ranks(
         commands: Vec<Box<dyn Write>>,
         results: Box<dyn BufRead>,
         processes: Processes,
@@ -224,7 +221,7 @@ fn spawn(
 }
 
 /// The next line; an error where the rank has ended.
-fn line(output: &mut impl BufRead) -> anyhow::Result<String> {
+pub(super) fn line(output: &mut impl BufRead) -> anyhow::Result<String> {
     let mut line = String::new();
     ensure!(output.read_line(&mut line)? > 0, "a rank ended early");
     Ok(line.trim().to_owned())
@@ -260,40 +257,6 @@ fn gloo(
     }
     let results = Box::new(BufReader::new(results.context("there is a rank 0")?));
     Ok(CollectiveContestant::ranks(commands, results, processes, None))
-}
-
-fn mpi(options: &CollectiveOptions) -> anyhow::Result<CollectiveContestant> {
-    let folder = TempDir::with_prefix("elastic-node-bench-mpi-")?;
-    let program = folder.path().join("mpi");
-    let built = Command::new("mpicc")
-        .args(["-O2", "-o"])
-        .arg(&program)
-        .arg(PathBuf::from(PEERS).join("mpi.c"))
-        .status()
-        .context("mpicc is not installed")?;
-    ensure!(built.success(), "mpi.c cannot be built");
-    // Both ends at once, so that neither side waits for the other to open it.
-    let fifo = |path: PathBuf| -> anyhow::Result<File> {
-        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        Ok(OpenOptions::new().read(true).write(true).open(path)?)
-    };
-    let mut commands: Vec<Box<dyn Write>> = Vec::new();
-    for rank in 0..options.world {
-        commands.push(Box::new(fifo(folder.path().join(rank.to_string()))?));
-    }
-    let results = Box::new(BufReader::new(fifo(folder.path().join("results"))?));
-    let mut mpirun = Command::new("mpirun");
-    if Uid::effective().is_root() {
-        mpirun.arg("--allow-run-as-root");
-    }
-    let child = mpirun
-        .args(["--oversubscribe", "-n", &options.world.to_string()])
-        .arg(program)
-        .arg(folder.path())
-        .stdin(Stdio::null())
-        .spawn()
-        .context("mpirun is not installed")?;
-    Ok(CollectiveContestant::ranks(commands, results, Processes(vec![child]), Some(folder)))
 }
 
 fn copy(bytes: usize, calls: usize) -> anyhow::Result<Vec<f64>> {

@@ -5,6 +5,7 @@
 //! sleep on their next command. Times are those of rank 0, of calls back to back.
 
 mod contestant;
+mod mpi;
 mod namespaces;
 mod plot;
 mod rank;
@@ -63,6 +64,9 @@ pub(crate) struct CollectiveOptions {
     /// The Python that has torch, for gloo.
     #[arg(long, default_value = "python3", env = "ELASTIC_BENCH_PYTHON")]
     python: PathBuf,
+    /// The launcher of the MPI to compare with: Open MPI, MPICH or Intel MPI. Its `mpicc` lies beside it.
+    #[arg(long, default_value = "mpirun", env = "ELASTIC_BENCH_MPIRUN")]
+    mpirun: PathBuf,
     /// Only the result, as one line of JSON.
     #[arg(long)]
     json: bool,
@@ -103,7 +107,7 @@ impl Collective {
 enum CollectivePeer {
     /// torch.distributed with gloo.
     Gloo,
-    /// Open MPI.
+    /// The MPI of `--mpirun`: Open MPI, MPICH or Intel MPI.
     Mpi,
     /// Ours, over TCP alone.
     Tcp,

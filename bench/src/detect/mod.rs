@@ -8,7 +8,7 @@
 mod worker;
 
 use std::io::Write as _;
-use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
 use crate::monotonic::now_ns;
-use crate::process::{elastic_node, kill_9};
+use crate::process::{elastic_node, kill_9, open_pidfd};
 use crate::recovery::contestant::{RecoveryContestant, Survivors};
 use crate::recovery::job::RecoveryJob;
 use crate::statistics::{median, percentile};
@@ -156,15 +156,6 @@ fn measure(job: &mut RecoveryJob) -> anyhow::Result<KillTimes> {
         peer: ms_since(returned_ns),
         pidfd: ms_since(pidfd_ns),
     })
-}
-
-#[expect(unsafe_code, reason = "neither the standard library nor nix offers pidfd_open")]
-fn open_pidfd(pid: u32) -> anyhow::Result<OwnedFd> {
-    // SAFETY: pidfd_open takes a process id and flags, and touches no memory of this process.
-    let fd = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, pid, 0) };
-    ensure!(fd >= 0, "no pidfd: {}", std::io::Error::last_os_error());
-    // SAFETY: the kernel has just opened this descriptor, and no other code knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) })
 }
 
 #[expect(clippy::disallowed_methods, reason = "compared with the log's wall clock")]
