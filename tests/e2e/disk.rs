@@ -6,6 +6,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
+use crate::sickness::{Disk, Sickness};
 use crate::support::{Job, binary, signal};
 
 /// Starts a driver that must refuse this state directory with this exit code; returns its stderr.
@@ -70,6 +71,29 @@ fn d_4_a_disk_that_fills_up_stops_decisions_and_not_the_training() {
     job.start_driver_again();
     job.wait("the takeover", |job| job.events_of("takeover_done").pop());
     assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn d_4_a_driver_that_is_started_again_on_a_full_disk_goes_on_once_there_is_room() {
+    let Some(disk) = Disk::make("state") else { return };
+    let filler = disk.path().join("filler");
+    let mut job = Job::start_sick(Sickness { disk: Some(disk), stderr: None }, &["-n", "1"]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    job.kill_driver();
+    let mut file = fs::File::create(&filler).expect("ours");
+    while std::io::Write::write_all(&mut file, &[1; 512]).is_ok() {}
+    drop(file);
+    job.start_driver_again();
+    job.wait("the warning", |job| {
+        job.stderr().contains("the job waits for its driver").then_some(())
+    });
+    job.wait_for_progress();
+    fs::remove_file(&filler).expect("ours");
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [1], "no reset");
     job.assert_exact();
 }
 

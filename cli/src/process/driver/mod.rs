@@ -103,7 +103,7 @@ enum DriverLifeEnd {
     Over(JobResult),
     /// The driver was asked to go, and another driver continues the job.
     HandedOver,
-    /// The driver was asked to go while it stood by.
+    /// The driver was asked to go before it acted.
     Asked(Heard),
     /// The driver may not act any more, or not yet.
     Deposed(String),
@@ -121,7 +121,10 @@ async fn drive(
     let start_beside = |join: &str| beside.map_or(Ok(()), |beside| beside.start(join, log));
     let lanes = Lanes::new();
     let opened = match plan.store.clone() {
-        None => open(plan, &lanes, beside.and_then(Beside::take_socket))?,
+        None => match open(plan, &lanes, beside.and_then(Beside::take_socket), signals).await? {
+            Ok(opened) => opened,
+            Err(heard) => return Ok(DriverLifeEnd::Asked(heard)),
+        },
         Some(store) => {
             match open_store(plan, &store.address, since, signals, &lanes, &start_beside).await? {
                 Ok(opened) => opened,
@@ -425,11 +428,13 @@ struct OpenedDriver {
     seat: Option<LeaderSeat>,
 }
 
-fn open(
+/// Opens a driver that no other one competes with. Returns the signal that asked it to end meanwhile.
+async fn open(
     plan: &mut DriverPlan,
     lanes: &Lanes,
     socket: Option<UdpSocket>,
-) -> Result<OpenedDriver, CommandFailure> {
+    signals: &Signals,
+) -> Result<Result<OpenedDriver, Heard>, CommandFailure> {
     if !plan.keeps_journal {
         let secrets =
             Listening::new_job(plan.shared.as_ref()).failed("the job's secrets cannot be made")?;
@@ -440,15 +445,20 @@ fn open(
         if plan.launcher != LauncherKind::Local {
             plan.config.deadlines.orphan_training.get_or_insert(plan.config.deadlines.orphan);
         }
-        return Ok(OpenedDriver { state, listening, durable: None, seat: None });
+        return Ok(Ok(OpenedDriver { state, listening, durable: None, seat: None }));
     }
     let state = open_state_dir(plan, plan.bind)?;
-    let durable = Durable::open(state.path(), plan, &lanes.journal)?;
+    let lane = &lanes.journal;
+    let opened = Durable::open_when_there_is_room(state.path(), plan, lane, signals).await?;
+    let durable = match opened {
+        Ok(durable) => durable,
+        Err(heard) => return Ok(Err(heard)),
+    };
     if durable.tenure.is_takeover() {
         listen_where_it_did(plan, &state);
     }
     let listening = listen(plan, socket.map(Rc::new), &durable)?;
-    Ok(OpenedDriver { state, listening, durable: Some(durable), seat: None })
+    Ok(Ok(OpenedDriver { state, listening, durable: Some(durable), seat: None }))
 }
 
 /// Opens a driver with a store that several drivers share: returns when this one may act, or its end.
