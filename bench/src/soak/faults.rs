@@ -9,7 +9,6 @@ use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::job::SoakJob;
-use super::network;
 
 /// The file that fills the driver's disk.
 const FILLER: &str = "filler";
@@ -53,7 +52,8 @@ impl SoakFault {
         }
     }
 
-    /// Draws the next fault; `None` if it has no target now. The first host's agent and its first worker are
+    /// Draws the next fault; `None` if it has no target now, or would take the last holder of the training state: such a job
+    /// ends, and has to. The first host's agent and its first worker are
     /// neither killed nor given notice, so that some processes live long enough to grow. The driver is treated
     /// so too if `spare_driver` is set.
     pub(super) fn draw(random: &mut ChaCha8Rng, job: &SoakJob, spare_driver: bool) -> Option<Self> {
@@ -75,7 +75,21 @@ impl SoakFault {
             97..100 if job.has_network() => Self::FillDisk,
             _ => Self::KillWorker(one_of(&mortal)?),
         };
-        Some(fault)
+        fault.leaves_a_holder(job).then_some(fault)
+    }
+
+    /// Whether a worker that has just committed keeps training under this fault. One that is stopped for long is given up,
+    /// and so are all of a host.
+    fn leaves_a_holder(self, job: &SoakJob) -> bool {
+        let is_left = |(host, pid): (u8, u32)| match self {
+            Self::KillWorker(victim) | Self::StopWorker(victim) => pid != victim,
+            Self::KillAgent(victim)
+            | Self::StopAgent(victim)
+            | Self::Notice(victim)
+            | Self::Cut(victim) => host != victim,
+            Self::KillDriver | Self::StopDriver | Self::FillDisk => true,
+        };
+        job.holders().into_iter().any(is_left)
     }
 
     /// Applies the fault. Returns the action that ends it, and after how long.
@@ -123,7 +137,7 @@ impl SoakFault {
                 None
             }
             Self::Cut(host) => {
-                network::cut(host)?;
+                job.cut(host)?;
                 Some((ms(200..5_000), Heal::Mend(host)))
             }
             Self::FillDisk => {
@@ -138,7 +152,7 @@ impl Heal {
     pub(super) fn heal(self, job: &mut SoakJob) -> anyhow::Result<()> {
         match self {
             Self::Continue(pid) => job.signal(pid, Signal::SIGCONT),
-            Self::Mend(host) => network::mend(host),
+            Self::Mend(host) => job.mend(host),
             Self::EmptyDisk => match std::fs::remove_file(job.state().join(FILLER)) {
                 // A disk that was filled twice is emptied once.
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),

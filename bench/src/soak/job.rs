@@ -1,5 +1,6 @@
 //! The job of the soak: a driver, agents that are restarted when they end, and workers.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,6 +22,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How long an agent that has ended stays away.
 const AWAY: Duration = Duration::from_millis(700);
+
+/// Age up to which a commit is a worker's last one, rather than that of a worker which trains no more.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Time limit of the job's end.
 const END: Duration = Duration::from_secs(90);
@@ -45,6 +49,8 @@ pub(super) struct SoakJob {
     slots: u32,
     driver: RestartedProcess,
     agents: Vec<RestartedProcess>,
+    /// Hosts that nobody reaches at the moment.
+    cut: BTreeSet<u8>,
 }
 
 impl SoakJob {
@@ -79,8 +85,18 @@ impl SoakJob {
         let agents =
             (0..hosts).map(|_| RestartedProcess { child: None, starts_at: Some(now()) }).collect();
         let driver = RestartedProcess { child: None, starts_at: Some(now()) };
-        let mut job =
-            Self { network, missing, folder, program, command, address, slots, driver, agents };
+        let mut job = Self {
+            network,
+            missing,
+            folder,
+            program,
+            command,
+            address,
+            slots,
+            driver,
+            agents,
+            cut: BTreeSet::new(),
+        };
         job.tend_driver()?;
         job.wait("the driver's token", END, |job| {
             Ok(job.folder.path().join("state").join("token").exists())
@@ -203,6 +219,39 @@ impl SoakJob {
         workers.filter(|(name, _)| all || !spared(name)).map(|(_, pid)| pid).collect()
     }
 
+    /// Takes the host off the network.
+    pub(super) fn cut(&mut self, host: u8) -> anyhow::Result<()> {
+        self.cut.insert(host);
+        network::cut(host)
+    }
+
+    /// Puts the host back.
+    pub(super) fn mend(&mut self, host: u8) -> anyhow::Result<()> {
+        self.cut.remove(&host);
+        network::mend(host)
+    }
+
+    /// The workers that have just committed and go on, with their hosts.
+    pub(super) fn holders(&self) -> Vec<(u8, u32)> {
+        let is_well = |host: u8| {
+            !self.cut.contains(&host) && self.agent_pid(host).is_some_and(|pid| !is_stopped(pid))
+        };
+        let workers = self.own_processes().into_iter().filter_map(|(name, pid)| {
+            let (host, _) = name.strip_prefix("worker h")?.split_once('[')?;
+            Some((host.parse().ok()?, pid))
+        });
+        let trains = |(host, pid): &(u8, u32)| {
+            is_well(*host) && !is_stopped(*pid) && self.committed_lately(*pid)
+        };
+        workers.filter(trains).collect()
+    }
+
+    fn committed_lately(&self, pid: u32) -> bool {
+        let records = self.folder.path().join(RECORDS).join(pid.to_string());
+        let age = fs::metadata(records).and_then(|found| found.modified()).map(|at| at.elapsed());
+        age.is_ok_and(|age| age.is_ok_and(|age| age < FRESH))
+    }
+
     /// All processes that are measured, with their names.
     pub(super) fn processes(&self) -> Vec<(String, u32)> {
         let mut processes = self.own_processes();
@@ -313,6 +362,12 @@ impl SoakJob {
         let lines: Vec<&str> = text.lines().rev().take(40).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
+}
+
+/// Whether the process is stopped by a signal (proc(5)).
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 fn kill_child(kept: &mut RestartedProcess, away: Duration) -> anyhow::Result<()> {
