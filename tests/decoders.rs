@@ -11,7 +11,7 @@ use elastic_protocol::{Assignment, AssignmentDelta};
 use elastic_runtime::{envelope, session};
 use elastic_store::messages::{FromStore, ToStore};
 use elastic_store::wire as store;
-use elastic_transport::{EnrolRequest, JoinToken, enrol::EnrolAnswer, wire};
+use elastic_transport::{EnrolRequest, Greeting, JoinToken, enrol::EnrolAnswer, wire};
 use elastic_worker::state::environment;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -73,6 +73,7 @@ fn transport_frames_and_enrolling() {
         }
         let _ = EnrolRequest::decode(bytes);
         let _ = EnrolAnswer::decode(bytes);
+        let _ = Greeting::decode(bytes);
     });
 }
 

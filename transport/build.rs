@@ -5,12 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where messages and their encoding are defined, relative to this package.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 8] = [
     "../protocol/src",
     "../runtime/src/envelope.rs",
     "../runtime/src/session",
     "../actors/store/src/messages.rs",
     "../actors/store/src/wire/request.rs",
+    "src/quic/greeting.rs",
+    "src/quic/process_identity.rs",
     "src/quic/wire.rs",
 ];
 

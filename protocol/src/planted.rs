@@ -183,6 +183,8 @@ bugs! {
     HangStaysBooked = "the time after a hang is still counted as hung", "observe";
     /// A node that was paused counts the pause as its peers' silence (D-3).
     PauseNotExcused = "a node judges its peers by time in which it stood still", "transport";
+    /// An agent that gets no processor is lost as one that is gone.
+    StarvedGivenUp = "a starved agent of the driver's own machine is lost", "transport";
     /// The session with a silent driver is given up as soon as any other session (D-3).
     SilentDriverForgotten = "the session with a driver that is paused is given up", "transport";
     /// A message that a peer's port is closed ends its session, whoever sent it.

@@ -5,7 +5,7 @@ use std::io::Read as _;
 
 use nix::sys::signal::Signal;
 
-use crate::sickness::small_pipe;
+use crate::sickness::{StarvingGroup, small_pipe};
 use crate::support::{Job, binary, signal, wait_until};
 
 fn job() -> Job {
@@ -144,4 +144,18 @@ fn g_9_a_driver_that_stands_still_is_not_waited_for_when_its_status_is_asked() {
     assert_eq!(asked.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("error: the driver cannot be asked"), "{stderr}");
     assert!(stderr.contains("hint: does the job still run there?"), "{stderr}");
+}
+
+#[test]
+fn s_7_an_agent_on_the_driver_s_machine_that_gets_no_processor_is_not_lost() {
+    let Some(group) = StarvingGroup::make() else { return };
+    let mut job = job();
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    let agent = job.agents["b"].id();
+    group.take(agent);
+    job.wait("the warning", |job| job.stderr().contains("it is starved").then_some(()));
+    // Twice the silence after which a host is lost that nobody can look at.
+    job.pass_ms(4_000);
+    group.release(agent);
+    assert_undisturbed(job, pids);
 }

@@ -4,8 +4,8 @@
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -91,7 +91,7 @@ impl Disk {
         run("btrfs", &["qgroup", "limit", "none"], &self.path()).expect("it has quotas");
     }
 
-    pub(crate) fn path(&self) -> std::path::PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("disk")
     }
 
@@ -189,5 +189,54 @@ impl Drop for StoodStill {
     fn drop(&mut self) {
         // The process may have ended meanwhile.
         let _ = ptrace::detach(self.0, None);
+    }
+}
+
+/// A control group of version 1 whose processes get next to no processor: a program that computes takes what little there is.
+pub(crate) struct StarvingGroup {
+    folder: PathBuf,
+    hog: Option<Child>,
+}
+
+impl StarvingGroup {
+    /// Makes the group; none where this user may not.
+    pub(crate) fn make() -> Option<Self> {
+        let name = format!("elastic-node-test-{}", std::process::id());
+        let folder = Path::new("/sys/fs/cgroup/cpu").join(name);
+        let made = fs::create_dir(&folder)
+            .and_then(|()| fs::write(folder.join("cpu.cfs_period_us"), "1000000"))
+            // The least that the kernel takes.
+            .and_then(|()| fs::write(folder.join("cpu.cfs_quota_us"), "1000"));
+        let mut group = Self { folder, hog: None };
+        if let Err(error) = made {
+            not_shown(&format!("no control group of version 1 can be made ({error})"));
+            return None;
+        }
+        let hog = Command::new("yes").stdout(Stdio::null()).spawn().expect("it is installed");
+        let pid = hog.id();
+        group.hog = Some(hog);
+        group.take(pid);
+        Some(group)
+    }
+
+    /// Moves a process into the group; beside the program that computes it has no priority at all.
+    pub(crate) fn take(&self, pid: u32) {
+        fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("ours");
+    }
+
+    /// Moves a process back out.
+    pub(crate) fn release(&self, pid: u32) {
+        fs::write("/sys/fs/cgroup/cpu/cgroup.procs", pid.to_string()).expect("ours");
+    }
+}
+
+impl Drop for StarvingGroup {
+    fn drop(&mut self) {
+        if let Some(mut hog) = self.hog.take() {
+            let _ = hog.kill();
+            let _ = hog.wait();
+        }
+        // A group that is not empty stays.
+        let _ = fs::remove_dir(&self.folder);
     }
 }

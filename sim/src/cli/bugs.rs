@@ -121,6 +121,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::DistrustNotRecorded => 8,
         Bug::NeighbourCarriesLess | Bug::RebalancedWithoutCoolDown | Bug::RankDealsByItself => 9,
         Bug::PartOfAnotherRank | Bug::PartsNotCompared => 9,
+        Bug::StarvedGivenUp => 11,
         Bug::ManifestBeforeData
         | Bug::CheckpointNotSynced
         | Bug::OldCheckpointRemovedFirst

@@ -100,6 +100,9 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
     if options.draws >= 8 {
         flips(options, hosts, &mut plan);
     }
+    if options.draws >= 11 {
+        starvations(options, hosts, &mut plan);
+    }
     plan
 }
 
@@ -114,6 +117,21 @@ fn flips(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
         let (slot, bit) = (random.random_range(0..options.slots), random.random_range(0..64));
         let moment = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
         plan.push(PlannedFault { moment, fault: SimulatedFault::FlipBit { host, slot, bit } });
+    }
+}
+
+/// Agents on the driver's machine that are starved, in some seeds.
+fn starvations(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
+    let mut random = stream(options.seed, "starvations", 0);
+    if !random.random_bool(0.3) {
+        return;
+    }
+    for _ in 0..random.random_range(1..6) {
+        let host = random.random_range(0..hosts);
+        // From a tenth of a second to well above the time after which a silent host is lost.
+        let for_us = (100_000.0 * 10_f64.powf(random.random_range(0.0..2.0))) as u64;
+        let moment = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
+        plan.push(PlannedFault { moment, fault: SimulatedFault::StarveAgent { host, for_us } });
     }
 }
 

@@ -126,6 +126,8 @@ pub(crate) enum SimulatedFault {
     RaiseLate { host: u32, slot: u32 },
     /// SIGSTOP to an agent, SIGCONT later.
     StopAgent { host: u32, for_us: u64 },
+    /// An agent on the driver's machine gets neither a processor nor its pages from the disk.
+    StarveAgent { host: u32, for_us: u64 },
     /// SIGTERM to an agent: its host is to leave. The host comes back later.
     DrainHost { host: u32, for_us: u64 },
     /// A host loses power, and comes back later.

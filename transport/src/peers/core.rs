@@ -209,6 +209,19 @@ impl<P: Payload> PeersCore<P> {
         self.add_dialled(now, new);
     }
 
+    /// Whether a peer has been silent for so long that it may soon count as silent.
+    pub fn is_quiet(&self, now: Time, peer: &NodeId) -> bool {
+        self.peers.get(peer).is_some_and(|peer| peer.liveness.is_quiet(now))
+    }
+
+    /// Takes note that a peer's process is on this machine, and waits for a processor or a disk: the kernel has said so just now, before
+    /// [`Self::handle_timeout`].
+    pub fn handle_starved(&mut self, now: Time, peer: &NodeId) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.liveness.handle_starved(now);
+        }
+    }
+
     /// The first message over a connection that this end has made.
     pub fn hello(&mut self, peer: &NodeId, fresh: SessionId) -> Option<SessionHello> {
         self.with(peer, |peer, said| {

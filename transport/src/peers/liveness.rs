@@ -5,7 +5,7 @@ use std::time::Duration;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Deadlines, Time};
 
-use super::limits::{RESUME_WITHIN, refused_silence};
+use super::limits::{RESUME_WITHIN, STARVED_MAX, refused_silence};
 
 /// A change in the judgement of a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,7 +27,7 @@ pub(crate) struct Liveness {
     /// How long the session is kept: `lost`, or longer at the end that makes the connections.
     keep: Duration,
     heard_at: Time,
-    /// End of excused time: silence before it does not count, because this process was paused.
+    /// End of excused time: silence before it does not count, because this process was paused, or the peer's starved.
     excused_until: Time,
     /// Silence after a refusal with which the peer is lost. None at the end that makes the connections: the other end
     /// may be a driver that is started again on the same port.
@@ -103,6 +103,20 @@ impl Liveness {
         }
         let counted = (self.counted_from() + pause).min(now) + grace;
         self.excused_until = self.excused_until.max(counted);
+    }
+
+    /// Whether the peer was silent for half of the time after which it counts as silent.
+    pub(crate) fn is_quiet(&self, now: Time) -> bool {
+        self.heard_at + self.suspect / 2 <= now
+    }
+
+    /// Takes note that the peer's process is there and waits for a processor or a disk of this machine: it is starved, and
+    /// not dead. Excuses its silence up to now, for [`STARVED_MAX`]. A closed port says more.
+    pub(crate) fn handle_starved(&mut self, now: Time) {
+        let is_excused = self.heard_at + STARVED_MAX > now && self.refused_at.is_none();
+        if is_excused && !is_planted(Bug::StarvedGivenUp) {
+            self.excused_until = self.excused_until.max(now);
+        }
     }
 
     fn counted_from(&self) -> Time {
@@ -205,5 +219,28 @@ mod tests {
         liveness.handle_pause(at(10_500), Duration::from_secs(10), Duration::from_secs(6));
         assert_eq!(liveness.handle_timeout(at(10_500)), None);
         assert_eq!(liveness.due(), at(10_000 + 6_000 + 1_000), "pause, grace, suspicion");
+    }
+
+    #[test]
+    fn a_starved_peer_is_waited_for_and_at_most_for_30_s() {
+        let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO, false);
+        assert!(!liveness.is_quiet(at(499)));
+        assert!(liveness.is_quiet(at(500)));
+        for ms in (500..30_000).step_by(100) {
+            liveness.handle_starved(at(ms));
+            assert_eq!(liveness.handle_timeout(at(ms)), None, "after {ms} ms");
+        }
+        liveness.handle_starved(at(30_000));
+        assert_eq!(liveness.handle_timeout(at(30_900)), Some(PeerChange::Silent));
+        assert_eq!(liveness.handle_timeout(at(31_900)), Some(PeerChange::Lost));
+    }
+
+    #[test]
+    fn a_process_that_seems_starved_is_not_waited_for_once_its_port_is_closed() {
+        let mut liveness = Liveness::new(&Deadlines::default(), Time::ZERO, false);
+        liveness.handle_starved(at(600));
+        liveness.handle_refused(at(650));
+        liveness.handle_starved(at(900));
+        assert_eq!(liveness.handle_timeout(at(950)), Some(PeerChange::Refused));
     }
 }

@@ -27,8 +27,10 @@ use crate::peers::backoff::DialBackoff;
 use crate::peers::search::{ADDRESSES_MAX, Attempt, Choice, DriverSearch, Failed};
 use crate::quic::closing::{ConnectionClose, close};
 use crate::quic::connect_error::{AttemptFailure, ConnectError};
+use crate::quic::greeting::Greeting;
 use crate::quic::links::QuicLinks;
 use crate::quic::log_limit::LogLimit;
+use crate::quic::process_identity::ProcessIdentity;
 use crate::quic::settings::{self, HANDSHAKE_DEADLINE};
 use crate::quic::sockets::{SocketError, Sockets};
 use crate::quic::tls::{self, CertificateFinding};
@@ -207,9 +209,11 @@ impl Dialer {
         peer: &NodeId,
     ) -> Result<Connection, AttemptFailure> {
         let fresh = SessionId(u64::from_le_bytes(random_bytes()?));
-        let hello = links.hello(peer, fresh).ok_or_else(given_up)?;
+        let session = links.hello(peer, fresh).ok_or_else(given_up)?;
         settings::welcome(&connection);
-        let bytes = hello.encode().map_err(|error| AttemptFailure::Passing(error.to_string()))?;
+        let greeting = Greeting { session, process: ProcessIdentity::own() };
+        let bytes =
+            greeting.encode().map_err(|error| AttemptFailure::Passing(error.to_string()))?;
         let answer = self.ask(&connection, &bytes, HELLO_BYTES_MAX).await?;
         let greeted = SessionWelcome::decode(&answer).map_err(|error| error.to_string()).and_then(
             |welcome| {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use elastic_protocol::{Deadlines, NodeId, Time};
+use elastic_protocol::{Deadlines, NodeId, NodeName, Time};
 use elastic_runtime::session::{
     Ack, SessionError, SessionHello, SessionId, SessionWelcome, Transmit,
 };
@@ -22,7 +22,9 @@ use crate::peers::{
     CloseCode, Detached, HelloRefusal, LinkId, LinkOutput, PeersCore, TransportStage,
 };
 use crate::quic::closing::{ConnectionClose, close};
+use crate::quic::greeting::Greeting;
 use crate::quic::link::QuicLink;
+use crate::quic::process_identity::ProcessIdentity;
 
 pub(crate) struct QuicLinks {
     local: NodeId,
@@ -31,10 +33,21 @@ pub(crate) struct QuicLinks {
     core: RefCell<PeersCore>,
     /// The connection of each link that the core has attached.
     open: RefCell<BTreeMap<LinkId, QuicLink>>,
+    /// This process.
+    own_process: Option<ProcessIdentity>,
+    /// The processes of the agents that are beside this one: the kernel tells whether they are starved.
+    beside: RefCell<BTreeMap<NodeId, ProcessBeside>>,
     /// Wakes the one timer task: the core may have an earlier deadline.
     timer: Notify,
     /// Signals that the core is closed; `drain` waits for it.
     closed: Notify,
+}
+
+/// The process of a peer, on this machine.
+struct ProcessBeside {
+    identity: ProcessIdentity,
+    /// Whether it was told that the peer is starved, in its present silence.
+    is_told: bool,
 }
 
 impl QuicLinks {
@@ -46,6 +59,8 @@ impl QuicLinks {
             // A connection does not report what it receives, so it is asked once a beat.
             core: RefCell::new(PeersCore::new(deadlines, deadlines.beat)),
             open: RefCell::default(),
+            own_process: ProcessIdentity::own(),
+            beside: RefCell::default(),
             timer: Notify::new(),
             closed: Notify::new(),
         })
@@ -187,13 +202,45 @@ impl QuicLinks {
         self: &Rc<Self>,
         node: &NodeId,
         connection: &Connection,
-        hello: &SessionHello,
+        greeting: &Greeting,
     ) -> Result<SessionWelcome, HelloRefusal> {
-        self.with(|core| {
-            let (link, welcome) = core.handle_hello(self.now(), node, hello)?;
+        let welcome = self.with(|core| {
+            let (link, welcome) = core.handle_hello(self.now(), node, &greeting.session)?;
             self.start(link, node, connection);
             Ok(welcome)
-        })
+        })?;
+        self.note_process(node, greeting.process);
+        Ok(welcome)
+    }
+
+    /// Keeps the process of an agent that is beside this one. A worker's session is not served by its main thread.
+    fn note_process(&self, node: &NodeId, process: Option<ProcessIdentity>) {
+        let is_agent = matches!(node.name, NodeName::Agent(_));
+        let is_beside = |identity: &ProcessIdentity| {
+            self.own_process.is_some_and(|own| own.is_beside(identity))
+        };
+        if let Some(identity) = process.filter(|identity| is_agent && is_beside(identity)) {
+            let process = ProcessBeside { identity, is_told: false };
+            self.beside.borrow_mut().insert(node.clone(), process);
+        }
+    }
+
+    /// Tells the core which silent agents are starved: their processes wait for this machine's processors or disks.
+    fn see_who_is_starved(&self, core: &mut PeersCore, now: Time) {
+        self.beside.borrow_mut().retain(|node, process| {
+            if !core.is_quiet(now, node) {
+                process.is_told = false;
+            } else if process.identity.waits_for_its_machine() {
+                core.handle_starved(now, node);
+                if !std::mem::replace(&mut process.is_told, true) {
+                    tracing::warn!(
+                        %node,
+                        "it is starved: its process waits for a processor or a disk of this machine; its silence does not count"
+                    );
+                }
+            }
+            core.session(node).is_some()
+        });
     }
 
     /// Starts a connection's tasks, before any output of the core about it is carried out.
@@ -296,6 +343,7 @@ impl QuicLinks {
                     core.handle_heard(*id, now);
                 }
             }
+            self.see_who_is_starved(&mut core, now);
         }
         if let Some(pause) = self.with(|core| core.handle_timeout(now)) {
             let pause_ms = pause.as_millis() as u64;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use std::time::SystemTime;
 
 use elastic_protocol::NodeId;
-use elastic_runtime::session::{HELLO_BYTES_MAX, SessionHello};
 use quinn::{Connecting, Connection, Endpoint, Incoming};
 use tokio::task::AbortHandle;
 
@@ -16,6 +15,7 @@ use crate::identity::authority::Authority;
 use crate::identity::enrol::{ENROL_BYTES_MAX, EnrolAnswer, EnrolRefusal, EnrolRequest};
 use crate::peers::{CloseCode, HelloRefusal};
 use crate::quic::closing::close;
+use crate::quic::greeting::{GREETING_BYTES_MAX, Greeting};
 use crate::quic::links::QuicLinks;
 use crate::quic::log_limit::LogLimit;
 use crate::quic::settings::{self, HANDSHAKE_DEADLINE, HANDSHAKES_MAX, HANDSHAKES_RETRY};
@@ -232,10 +232,10 @@ impl Listener {
     async fn greet(&self, connection: &Connection, node: NodeId) -> Result<(), RefusedConnection> {
         let wrong = refused("greeting");
         let (mut answer, mut question) = connection.accept_bi().await.map_err(|it| wrong(&it))?;
-        let bytes = question.read_to_end(HELLO_BYTES_MAX).await.map_err(|it| wrong(&it))?;
-        let hello = SessionHello::decode(&bytes).map_err(|it| wrong(&it))?;
+        let bytes = question.read_to_end(GREETING_BYTES_MAX).await.map_err(|it| wrong(&it))?;
+        let greeting = Greeting::decode(&bytes).map_err(|it| wrong(&it))?;
         settings::welcome(connection);
-        let welcome = self.links.handle_hello(&node, connection, &hello);
+        let welcome = self.links.handle_hello(&node, connection, &greeting);
         let welcome = welcome.map_err(|refusal| match refusal {
             HelloRefusal::Draining => refused("draining")(&refusal),
             HelloRefusal::TooManyPeers { .. } => wrong(&refusal),

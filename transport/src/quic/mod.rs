@@ -3,12 +3,14 @@
 pub(crate) mod closing;
 pub(crate) mod connect_error;
 pub(crate) mod dialer;
+pub(crate) mod greeting;
 pub(crate) mod join;
 pub(crate) mod known_drivers;
 pub(crate) mod link;
 pub(crate) mod links;
 pub(crate) mod listener;
 pub(crate) mod log_limit;
+pub(crate) mod process_identity;
 pub(crate) mod refusals;
 pub(crate) mod reserved;
 pub(crate) mod settings;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use elastic_runtime::session::{SessionHello, SessionId, SessionWelcome};
-use elastic_transport::NodeIdentity;
+use elastic_transport::{Greeting, NodeIdentity};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, IdleTimeout, TransportConfig};
 use rustls::RootCertStore;
@@ -69,6 +69,12 @@ pub(crate) async fn ask(connection: &Connection, question: &[u8]) -> Option<Vec<
     receive.read_to_end(1 << 20).await.ok()
 }
 
+/// The first message over a connection: a new session is to begin.
+pub(crate) fn greeting(session: u64) -> Greeting {
+    let session = SessionHello { resume: None, fresh: SessionId(session) };
+    Greeting { session, process: None }
+}
+
 /// A connection that has been greeted: frames may travel.
 pub(crate) async fn greeted(
     driver: &TestDriver,
@@ -76,7 +82,7 @@ pub(crate) async fn greeted(
     session: u64,
 ) -> Connection {
     let connection = connect(driver, Some(identity)).await.expect("a good certificate");
-    let hello = SessionHello { resume: None, fresh: SessionId(session) };
+    let hello = greeting(session);
     let answer = ask(&connection, &hello.encode().expect("small")).await.expect("an answer");
     SessionWelcome::decode(&answer).expect("a welcome");
     connection

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use elastic_protocol::{HostName, Incarnation, NodeId, NodeName, WorkerId};
-use elastic_runtime::session::{SessionHello, SessionId, SessionWelcome};
+use elastic_runtime::session::SessionWelcome;
 use elastic_runtime::transport::{LinkEvent, TransportEvent};
 use elastic_transport::enrol::EnrolAnswer;
 use elastic_transport::{
@@ -104,7 +104,7 @@ fn the_driver_itself_refuses_what_an_honest_client_would_not_ask() {
         let answer = raw::ask(&connection, &request.encode().expect("small")).await;
         let answer = EnrolAnswer::decode(&answer.expect("an answer")).expect("an answer");
         assert!(matches!(answer, EnrolAnswer::Refused(EnrolRefusal::WrongSecret(_))));
-        let hello = SessionHello { resume: None, fresh: SessionId(1) };
+        let hello = raw::greeting(1);
         assert_eq!(raw::ask(&connection, &hello.encode().expect("small")).await, None);
         assert!(driver.events.all().is_empty(), "TR-4");
     });
@@ -124,7 +124,7 @@ fn the_connection_that_enrolled_carries_the_session_of_the_node_that_was_let_in(
         let answer = EnrolAnswer::decode(&answer.expect("an answer")).expect("an answer");
         let EnrolAnswer::Issued { node, .. } = answer else { panic!("let in: {answer:?}") };
         assert!(driver.events.all().is_empty(), "TR-4: not greeted yet");
-        let hello = SessionHello { resume: None, fresh: SessionId(1) };
+        let hello = raw::greeting(1);
         let answer = raw::ask(&connection, &hello.encode().expect("small")).await;
         SessionWelcome::decode(&answer.expect("an answer")).expect("a welcome");
         driver
@@ -144,7 +144,7 @@ fn without_a_certificate_there_is_no_conversation() {
         let connection = raw::connect(&driver, None).await.expect("no certificate is fine so far");
         let stream = tokio::time::timeout(Duration::from_millis(200), connection.open_uni()).await;
         assert!(stream.is_err(), "no stream is granted");
-        let hello = SessionHello { resume: None, fresh: SessionId(1) };
+        let hello = raw::greeting(1);
         let answer = raw::ask(&connection, &hello.encode().expect("small")).await;
         assert_eq!(answer, None);
         let reason = connection.closed().await.to_string();
@@ -160,7 +160,7 @@ fn a_node_of_another_job_is_refused() {
         let driver = TestDriver::start();
         let node = NodeId { name: agent("a"), incarnation: Incarnation(1) };
         let identity = authority().identity(&node, wall_clock()).expect("issued");
-        let hello = SessionHello { resume: None, fresh: SessionId(1) }.encode().expect("small");
+        let hello = raw::greeting(1).encode().expect("small");
         if let Ok(connection) = raw::connect(&driver, Some(&identity)).await {
             assert_eq!(raw::ask(&connection, &hello).await, None);
             assert!(matches!(

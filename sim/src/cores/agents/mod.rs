@@ -85,7 +85,10 @@ pub(super) struct AgentLife {
     seat: AgentSeat,
     pub(super) link: u32,
     pub(super) clock: NodeClock,
+    /// Number of active faults under which the process does not run.
     pub(super) stopped: u32,
+    /// Those of them under which it waits for its machine.
+    pub(super) starved: u32,
     pub(super) frozen: Vec<Happening>,
     armed: u64,
     spawning: Vec<(u64, SpawnOrder)>,
@@ -135,6 +138,11 @@ impl AgentLife {
         self.spawns += 1;
         self.spawning.push((self.spawns, order));
         self.spawns
+    }
+
+    /// Whether the kernel says that the process waits for its machine. It says "stopped" of one that was stopped besides.
+    pub(super) const fn waits_for_its_machine(&self) -> bool {
+        self.starved > 0 && self.stopped == self.starved
     }
 
     /// Delivers one more SIGSTOP.
@@ -227,6 +235,7 @@ impl World {
             link,
             clock,
             stopped: 0,
+            starved: 0,
             frozen: Vec::new(),
             armed: u64::MAX,
             spawning: Vec::new(),

@@ -101,6 +101,14 @@ impl World {
                     self.continue_agent(host, life, 1);
                 }
             }
+            SimulatedFault::StarveAgent { host, .. } => {
+                if let Some(life) = self.take_stopped(index) {
+                    if let Some(agent) = self.agent_mut(host, life) {
+                        agent.starved -= 1;
+                    }
+                    self.continue_agent(host, life, 1);
+                }
+            }
             SimulatedFault::CrashHost { host, .. } => self.power_up(host),
             SimulatedFault::Rack { hosts, .. } => {
                 for host in self.rack(hosts) {
@@ -167,6 +175,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::NoticeWorker { host, slot } => TracePlace { host, slot },
         SimulatedFault::KillAgent { host }
         | SimulatedFault::StopAgent { host, .. }
+        | SimulatedFault::StarveAgent { host, .. }
         | SimulatedFault::DrainHost { host, .. }
         | SimulatedFault::CrashHost { host, .. }
         | SimulatedFault::CrashDriverAndHost { host, .. }

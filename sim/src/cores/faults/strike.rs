@@ -84,6 +84,15 @@ impl World {
                 self.reopen(link);
                 Some(for_us)
             }
+            SimulatedFault::StarveAgent { host, for_us } => {
+                let agent = self.hosts[host as usize].agent.as_mut()?;
+                agent.stop();
+                agent.starved += 1;
+                let link = agent.link;
+                self.stopped_by.push((index, agent.life));
+                self.reopen(link);
+                Some(for_us)
+            }
             SimulatedFault::DrainHost { host, for_us } => {
                 self.drain_host(host);
                 Some(for_us)

@@ -3,11 +3,16 @@
 //! for the session.
 
 use elastic_protocol::Time;
+use elastic_runtime::transport::{LinkEvent, LossReason};
 use elastic_transport::peers::LinkEnd;
 use rand::Rng;
 
+use super::super::agents::AgentLife;
 use super::super::{Happening, World};
 use super::{LinkOwner, LinkSide};
+
+/// Silence up to which a starved agent is kept, as the transport has it.
+const STARVED_MAX_MS: u64 = 30_000;
 
 impl World {
     /// Whether there was a time, within the last `within` nanoseconds, when the driver did not hear a peer. A peer that
@@ -191,8 +196,37 @@ impl World {
                 self.driver.peers.handle_heard(*id, Time(heard_at));
             }
         }
+        self.see_who_is_starved();
         self.driver.peers.handle_timeout(Time(at));
         self.pump_driver();
+    }
+
+    /// Tells the driver's sessions what the kernel of its machine says of silent agents.
+    fn see_who_is_starved(&mut self) {
+        let now = Time(self.now);
+        let starved = self.hosts.iter().filter_map(|host| host.agent.as_ref());
+        let starved = starved.filter(|agent| agent.waits_for_its_machine());
+        for node in starved.filter_map(|agent| self.links[agent.link as usize].node.as_ref()) {
+            if self.driver.peers.is_quiet(now, node) {
+                self.driver.peers.handle_starved(now, node);
+            }
+        }
+    }
+
+    /// Checks that an agent is not lost for a silence in which its process waited for the driver's machine.
+    pub(super) fn check_starved(&mut self, index: u32, event: &LinkEvent) {
+        let LinkEvent::Lost { reason: LossReason::Silence { silent_ms }, .. } = event else {
+            return;
+        };
+        let link = &self.links[index as usize];
+        let LinkOwner::Agent { host, life } = link.owner else { return };
+        let agent = self.hosts[host as usize].agent.as_ref().filter(|agent| agent.life == life);
+        if *silent_ms < STARVED_MAX_MS && agent.is_some_and(AgentLife::waits_for_its_machine) {
+            let who = link.place.label();
+            self.fail_safety(format!(
+                "TR-5: {who} is lost after {silent_ms} ms, while its process waits for the driver's machine"
+            ));
+        }
     }
 
     /// Arms the timer of an end's sessions.

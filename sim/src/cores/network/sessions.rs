@@ -99,6 +99,7 @@ impl World {
     fn link_event(&mut self, index: u32, end: LinkSide, event: LinkEvent) {
         if end == LinkSide::Driver {
             self.check_refusal(index, &event);
+            self.check_starved(index, &event);
         }
         let place = self.links[index as usize].place;
         let code = match event {
