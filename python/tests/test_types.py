@@ -1,13 +1,16 @@
-"""mypy takes the package and its examples in strict mode, and refuses programs that use the installed package wrongly."""
+"""mypy takes the package and its examples in strict mode, pyright takes the examples, and both refuse programs that use the package
+wrongly."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import List, Set
+from typing import Any, Dict, List, Set
 
 import pytest
 
@@ -111,6 +114,19 @@ def mypy(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
+def pyright(folder: Path) -> Dict[str, Any]:
+    """What pyright says of the programs in a folder, with its defaults; skips where it cannot run: it fetches itself with npm, once."""
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(folder)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
+    try:
+        said: Dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        pytest.skip(f"pyright cannot run: {done.stdout}{done.stderr}")
+    assert said["summary"]["filesAnalyzed"] == len(list(folder.glob("*.py"))), said
+    return said
+
+
 def needs_newest_torch() -> None:
     """Torch's own annotations differ between its releases: the newest counts."""
     pinned = re.search(r"^torch==([0-9.]+)", (ROOT / "python/tests/requirements-torch.txt").read_text(), re.MULTILINE)
@@ -131,15 +147,41 @@ def test_the_package_and_its_examples_pass_in_strict_mode() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_wrong_lines_of_a_program_are_refused_and_no_others(tmp_path: Path, name: str) -> None:
+def test_the_examples_pass_pyright(tmp_path: Path) -> None:
+    needs_newest_torch()
+    for example in (ROOT / "examples" / "python").glob("*.py"):
+        shutil.copy(example, tmp_path)
+    said = pyright(tmp_path)
+    assert said["summary"]["errorCount"] == 0, json.dumps(said["generalDiagnostics"], indent=1)
+
+
+def write_program(folder: Path, name: str) -> Path:
     if name == "with_torch":
         needs_newest_torch()
-    program = tmp_path / f"{name}.py"
+    program = folder / f"{name}.py"
     program.write_text(PROGRAMS[name])
-    done = mypy("--config-file=", "--strict", str(program), folder=tmp_path)
+    return program
+
+
+def wrong_lines(name: str) -> Set[int]:
     lines: List[str] = PROGRAMS[name].splitlines()
-    wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# refused")}
+    return {number for number, line in enumerate(lines, 1) if line.endswith("# refused")}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_mypy_refuses_the_wrong_lines_of_a_program_and_no_others(tmp_path: Path, name: str) -> None:
+    program = write_program(tmp_path, name)
+    done = mypy("--config-file=", "--strict", str(program), folder=tmp_path)
     refused: Set[int] = {int(found) for found in re.findall(rf"{name}\.py:(\d+): error:", done.stdout)}
-    assert refused == wrong, done.stdout + done.stderr
+    assert refused == wrong_lines(name), done.stdout + done.stderr
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_pyright_refuses_the_same_lines_and_no_others(tmp_path: Path, name: str) -> None:
+    write_program(tmp_path, name)
+    said = pyright(tmp_path)
+    errors = [found for found in said["generalDiagnostics"] if found["severity"] == "error"]
+    # Lines count from 0 there.
+    refused = {found["range"]["start"]["line"] + 1 for found in errors}
+    assert refused == wrong_lines(name), json.dumps(errors, indent=1)
