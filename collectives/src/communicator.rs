@@ -143,6 +143,18 @@ pub trait CommunicatorExt: Communicator {
         shards::all_reduce(self, deal, shards, output, op)
     }
 
+    /// As [`Self::all_reduce_shards`], of several buffers at once, each with the bits that it has alone: of each shard of this
+    /// rank, one contribution to each of `outputs`, in their order. For many small gradients that is faster than one by one.
+    fn all_reduce_shards_many<E: Element>(
+        &mut self,
+        shards: &[&[&[E]]],
+        deal: &ShardDeal,
+        outputs: &mut [&mut [E]],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        shards::all_reduce_many(self, deal, shards, outputs, op)
+    }
+
     /// See [`Operation::Reduce`].
     fn reduce<E: Element>(
         &mut self,

@@ -371,14 +371,51 @@ pub(crate) fn all_reduce<C: Communicator + ?Sized, E: Element>(
     output: &mut [E],
     op: ReduceOp,
 ) -> Result<(), CollectiveError> {
-    let due = deal.of(group.rank());
-    if shards.len() != due.len() {
-        let reason = format!("{} shards are given, {} are due: {due:?}", shards.len(), due.len());
-        return Err(check::invalid(KIND, reason));
-    }
+    check_count(shards.len(), &deal.of(group.rank()))?;
     let mut fold = ShardFold::new(deal, group.rank(), op);
     shards.iter().try_for_each(|shard| fold.add(*shard))?;
     fold.all_reduce(group, deal, output)
+}
+
+/// See [`crate::CommunicatorExt::all_reduce_shards_many`].
+pub(crate) fn all_reduce_many<C: Communicator + ?Sized, E: Element>(
+    group: &mut C,
+    deal: &ShardDeal,
+    shards: &[&[&[E]]],
+    outputs: &mut [&mut [E]],
+    op: ReduceOp,
+) -> Result<(), CollectiveError> {
+    check_count(shards.len(), &deal.of(group.rank()))?;
+    let mut fold = ShardFold::new(deal, group.rank(), op);
+    for shard in shards {
+        if shard.len() != outputs.len() {
+            let reason = format!("{} buffers are given, {} are due", shard.len(), outputs.len());
+            return Err(check::invalid(KIND, reason));
+        }
+        for (buffer, output) in shard.iter().zip(&*outputs) {
+            check::length(KIND, "shard", size_of_val(*buffer), size_of_val(&**output))?;
+        }
+        // Every operation is on single elements, so their neighbours do not change them.
+        fold.add(shard.concat())?;
+    }
+    let elements = outputs.iter().map(|output| output.len()).sum();
+    let mut whole = vec![E::zeroed(); elements];
+    fold.all_reduce(group, deal, &mut whole)?;
+    let mut rest = whole.as_slice();
+    for output in outputs {
+        let (own, others) = rest.split_at(output.len());
+        output.copy_from_slice(own);
+        rest = others;
+    }
+    Ok(())
+}
+
+fn check_count(given: usize, due: &Range<u32>) -> Result<(), CollectiveError> {
+    if given == due.len() {
+        return Ok(());
+    }
+    let reason = format!("{given} shards are given, {} are due: {due:?}", due.len());
+    Err(check::invalid(KIND, reason))
 }
 
 #[cfg(test)]

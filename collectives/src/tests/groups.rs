@@ -160,6 +160,101 @@ fn c_2_sixteen_bit_floats_and_a_world_above_the_shards_reduce_alike_on_every_ran
 }
 
 #[test]
+fn c_2_grouped_and_launched_reductions_by_shard_have_the_same_bits_on_every_path() {
+    const SHARDS: u32 = 8;
+    const LENGTHS: [usize; 3] = [3, 2_001, 0];
+    let element = |shard: u32, buffer: usize, index: usize| {
+        0.1 + shard as f32 * 1e-3 + buffer as f32 / 7.0 + index as f32 * 1e-5
+    };
+    let of_shard = move |shard: u32| -> Vec<Vec<f32>> {
+        let buffers = LENGTHS.iter().enumerate();
+        let buffer = |(buffer, length): (usize, &usize)| {
+            (0..*length).map(|index| element(shard, buffer, index)).collect()
+        };
+        buffers.map(buffer).collect()
+    };
+    let due: Vec<Vec<f32>> = LENGTHS
+        .iter()
+        .enumerate()
+        .map(|(buffer, length)| {
+            let of = |index| by_the_tree(0, SHARDS, &|shard| element(shard, buffer, index));
+            (0..*length).map(|index| of(index) / SHARDS as f32).collect()
+        })
+        .collect();
+    for path in Path::EVERY {
+        for size in 1..=7 {
+            let results = world(path, size, LONG, move |communicator, abort| {
+                let deal = ShardDeal::even(SHARDS, size);
+                let own: Vec<Vec<Vec<f32>>> = deal.of(communicator.rank()).map(of_shard).collect();
+                let grouped = grouped_on(communicator, &deal, &own);
+                // Two at once, beside the caller.
+                let group = launchable(communicator, abort);
+                let launched: Vec<_> = (0..2)
+                    .map(|_| {
+                        let (deal, own) = (deal.clone(), own.clone());
+                        group.launch(move |group| Ok(grouped_on(group, &deal, &own)))
+                    })
+                    .collect();
+                let alone = (0..LENGTHS.len()).map(|buffer| {
+                    let (deal, own) = (deal.clone(), own.clone());
+                    group.launch(move |group| {
+                        let shards: Vec<&[f32]> = own.iter().map(|it| &*it[buffer]).collect();
+                        let mut output = vec![0.0; LENGTHS[buffer]];
+                        group.all_reduce_shards(&shards, &deal, &mut output, ReduceOp::Mean)?;
+                        Ok(output)
+                    })
+                });
+                let alone: Vec<_> = alone.collect();
+                let mut all = vec![grouped];
+                all.extend(launched.into_iter().map(|it| it.wait().unwrap()));
+                all.push(alone.into_iter().map(|it| it.wait().unwrap()).collect());
+                all
+            });
+            for of_rank in results {
+                assert!(of_rank.iter().all(|it| *it == due), "{path:?}, a world of {size}");
+            }
+        }
+    }
+}
+
+/// The reduction of several buffers at once: of each shard one list of them.
+fn grouped_on(
+    communicator: &mut dyn Communicator,
+    deal: &ShardDeal,
+    own: &[Vec<Vec<f32>>],
+) -> Vec<Vec<f32>> {
+    let mut outputs: Vec<Vec<f32>> = own[0].iter().map(|buffer| vec![0.0; buffer.len()]).collect();
+    let shards: Vec<Vec<&[f32]>> =
+        own.iter().map(|shard| shard.iter().map(Vec::as_slice).collect()).collect();
+    let shards: Vec<&[&[f32]]> = shards.iter().map(Vec::as_slice).collect();
+    let mut into: Vec<&mut [f32]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+    communicator.all_reduce_shards_many(&shards, deal, &mut into, ReduceOp::Mean).unwrap();
+    outputs
+}
+
+#[test]
+fn a_group_of_buffers_that_is_not_that_of_the_outputs_is_refused() {
+    world(Path::Tcp, 1, LONG, |communicator, _| {
+        let (one, two) = ([1.0_f32], [1.0_f32, 2.0]);
+        let deal = ShardDeal::even(1, 1);
+        let mut output = [0.0];
+        for (shard, reason) in
+            [(&[&one[..], &one[..]][..], "2 buffers are given, 1 are due"), (&[&two[..]], "shard")]
+        {
+            let shards = [shard];
+            let error = communicator.all_reduce_shards_many(
+                &shards,
+                &deal,
+                &mut [&mut output[..]],
+                ReduceOp::Sum,
+            );
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    });
+}
+
+#[test]
 fn a_wrong_number_of_shards_is_refused() {
     world(Path::Tcp, 1, LONG, |communicator, _| {
         let (one, mut output) = ([1.0_f32], [0.0]);

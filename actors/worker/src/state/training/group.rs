@@ -282,6 +282,23 @@ impl Group {
         self.call(|group| group.all_reduce_shards(shards, &deal, output, op))
     }
 
+    /// As [`all_reduce_shards`](Self::all_reduce_shards), of several buffers at once, each with the bits that it has alone: of each
+    /// of this rank's shards, one contribution to each of `outputs`, in their order. For many small gradients that is faster than
+    /// one by one.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_reduce_shards_many<E: Element>(
+        &self,
+        shards: &[&[&[E]]],
+        total: u32,
+        outputs: &mut [&mut [E]],
+        op: ReduceOp,
+    ) -> Result<()> {
+        let deal = self.shard_deal(total);
+        self.call(|group| group.all_reduce_shards_many(shards, &deal, outputs, op))
+    }
+
     /// Makes any calls on the communicator, as bytes or typed, after all operations that were launched before.
     ///
     /// # Errors
