@@ -1,10 +1,13 @@
-//! A perceptron with one hidden layer, in candle, and what makes it part of a training state: it is stored as the
-//! numbers of its parameters, in a row.
+//! A perceptron with one hidden layer, in candle, and what makes it part of a training state: each parameter is an array with a
+//! shape, which durable checkpoints have under the names of the fields, such as `model.hidden.weight`.
+
+use std::borrow::Cow;
 
 use candle_core::backprop::GradStore;
 use candle_core::{D, DType, Device, Tensor, Var};
 use candle_nn::optim::{Optimizer, SGD};
 use candle_nn::{Linear, Module, loss};
+use elastic_node::{DataType, ShapedArray};
 use serde::{Deserialize, Serialize};
 
 /// `?` makes an error of the training function of it.
@@ -16,47 +19,55 @@ const HIDDEN: usize = 48;
 const CLASSES: usize = 10;
 const LEARNING_RATE: f64 = 0.5;
 
-/// Weight and bias of each layer.
-const SHAPES: [&[usize]; 4] = [&[HIDDEN, PIXELS], &[HIDDEN], &[CLASSES, HIDDEN], &[CLASSES]];
-
-/// The parameters, in the order of [`SHAPES`].
-#[derive(Clone, Deserialize, Serialize)]
-#[serde(into = "Numbers", try_from = "Numbers")]
+/// The model.
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Model {
-    parameters: Vec<Var>,
+    hidden: Layer,
+    output: Layer,
 }
 
-/// All parameters, one after the other.
 #[derive(Deserialize, Serialize)]
-struct Numbers(#[serde(with = "elastic_node::bulk")] Vec<f32>);
+struct Layer {
+    #[serde(with = "elastic_node::shaped")]
+    weight: Parameter,
+    #[serde(with = "elastic_node::shaped")]
+    bias: Parameter,
+}
+
+/// A tensor that is trained: of `f32`, in main memory.
+struct Parameter(Var);
 
 impl Model {
     /// One that knows nothing: its weights are spread evenly by a low-discrepancy sequence (Weyl's, on the golden ratio),
     /// the same in every process.
     pub(crate) fn new() -> Result<Self> {
         const GOLDEN: f64 = 0.618_033_988_749_894_9;
-        let parameter = |shape: &&[usize]| {
+        let parameter = |shape: &[usize]| -> Result<Parameter> {
             let bound = if shape.len() == 1 { 0.0 } else { 0.35 };
             let spread = |index: usize| ((index as f64 * GOLDEN).fract() * 2.0 - 1.0) * bound;
             let numbers: Vec<f32> =
                 (0..shape.iter().product()).map(|index| spread(index) as f32).collect();
-            Var::from_slice(&numbers, *shape, &Device::Cpu)
+            Ok(Parameter(Var::from_slice(&numbers, shape, &Device::Cpu)?))
         };
-        Ok(Self { parameters: SHAPES.iter().map(parameter).collect::<candle_core::Result<_>>()? })
+        let layer = |inputs: usize, outputs: usize| -> Result<Layer> {
+            Ok(Layer { weight: parameter(&[outputs, inputs])?, bias: parameter(&[outputs])? })
+        };
+        Ok(Self { hidden: layer(PIXELS, HIDDEN)?, output: layer(HIDDEN, CLASSES)? })
     }
 
-    /// The parameters as little-endian bytes.
+    /// Weight and bias of each layer.
+    const fn parameters(&self) -> [&Var; 4] {
+        let Self { hidden, output } = self;
+        [&hidden.weight.0, &hidden.bias.0, &output.weight.0, &output.bias.0]
+    }
+
+    /// The parameters as little-endian bytes, one after the other.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        Numbers::from(self.clone()).0.iter().flat_map(|number| number.to_le_bytes()).collect()
+        self.parameters().map(bytes_of).concat()
     }
 
     fn scores(&self, images: &Tensor) -> candle_core::Result<Tensor> {
-        let layer = |weight: usize, bias: usize| {
-            let [weight, bias] =
-                [weight, bias].map(|index| self.parameters[index].as_tensor().clone());
-            Linear::new(weight, Some(bias))
-        };
-        layer(2, 3).forward(&layer(0, 1).forward(images)?.tanh()?)
+        self.output.forward(&self.hidden.forward(images)?.tanh()?)
     }
 
     fn cross_entropy(&self, images: &Tensor, labels: &Tensor) -> candle_core::Result<Tensor> {
@@ -72,12 +83,12 @@ impl Model {
     ) -> Result<Vec<f32>> {
         let mut all = Vec::new();
         if labels.elem_count() == 0 {
-            all.resize(self.parameters.iter().map(|parameter| parameter.elem_count()).sum(), 0.0);
+            all.resize(self.parameters().iter().map(|it| it.elem_count()).sum(), 0.0);
             return Ok(all);
         }
         let loss = (self.cross_entropy(images, labels)? * f64::from(weight))?;
         let gradients = loss.backward()?;
-        for parameter in &self.parameters {
+        for parameter in self.parameters() {
             let gradient = gradients.get(parameter).expect("the loss depends on every parameter");
             all.extend(gradient.flatten_all()?.to_vec1::<f32>()?);
         }
@@ -89,12 +100,13 @@ impl Model {
         // candle makes an empty one in no other way.
         let mut gradients: GradStore = Tensor::zeros((), DType::F32, &Device::Cpu)?.backward()?;
         let mut rest = gradient;
-        for parameter in &self.parameters {
+        for parameter in self.parameters() {
             let (own, others) = rest.split_at(parameter.elem_count());
             gradients.insert(parameter, Tensor::from_slice(own, parameter.shape(), &Device::Cpu)?);
             rest = others;
         }
-        Ok(SGD::new(self.parameters.clone(), LEARNING_RATE)?.step(&gradients)?)
+        let parameters = self.parameters().map(Clone::clone).to_vec();
+        Ok(SGD::new(parameters, LEARNING_RATE)?.step(&gradients)?)
     }
 
     /// The mean loss.
@@ -109,26 +121,43 @@ impl Model {
     }
 }
 
-impl From<Model> for Numbers {
-    fn from(model: Model) -> Self {
-        let numbers = |parameter: &Var| parameter.flatten_all()?.to_vec1::<f32>();
-        let all: candle_core::Result<Vec<_>> = model.parameters.iter().map(numbers).collect();
-        Self(all.expect("they are numbers in main memory").concat())
+impl Layer {
+    fn forward(&self, inputs: &Tensor) -> candle_core::Result<Tensor> {
+        let [weight, bias] = [&self.weight.0, &self.bias.0].map(|it| it.as_tensor().clone());
+        Linear::new(weight, Some(bias)).forward(inputs)
     }
 }
 
-impl TryFrom<Numbers> for Model {
-    type Error = candle_core::Error;
-
-    fn try_from(Numbers(numbers): Numbers) -> candle_core::Result<Self> {
-        let mut rest = numbers.as_slice();
-        let mut parameters = Vec::with_capacity(SHAPES.len());
-        for shape in SHAPES {
-            let own = rest.split_off(..shape.iter().product());
-            let own =
-                own.ok_or_else(|| candle_core::Error::msg("too few numbers for the model"))?;
-            parameters.push(Var::from_slice(own, shape, &Device::Cpu)?);
-        }
-        Ok(Self { parameters })
+impl ShapedArray for Parameter {
+    fn data_type(&self) -> DataType {
+        DataType::F32
     }
+
+    fn shape(&self) -> Vec<usize> {
+        self.0.dims().to_vec()
+    }
+
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        Cow::Owned(bytes_of(&self.0))
+    }
+
+    fn from_bytes(
+        data_type: DataType,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> std::result::Result<Self, String> {
+        if data_type != DataType::F32 {
+            return Err(format!("a parameter is of f32, not of {data_type}"));
+        }
+        let tensor = Tensor::from_raw_buffer(bytes, DType::F32, shape, &Device::Cpu);
+        let parameter = tensor.and_then(|tensor| Var::from_tensor(&tensor));
+        parameter.map(Self).map_err(|error| error.to_string())
+    }
+}
+
+/// Its numbers as little-endian bytes.
+fn bytes_of(parameter: &Var) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(parameter.elem_count() * size_of::<f32>());
+    parameter.write_bytes(&mut bytes).expect("they are numbers in main memory");
+    bytes
 }

@@ -1,6 +1,9 @@
-//! The example as a job that loses a worker in the middle. `ELASTIC_NODE_BINARY` names the launcher; `cargo xtask test`
+//! The example as a job that loses workers, its driver and everything. `ELASTIC_NODE_BINARY` names the launcher; `cargo xtask ci`
 //! sets it.
 
+mod life;
+
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -8,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use life::{EVERY, Life};
 use serde_json::Value;
 
 const EPOCHS: u64 = 8;
@@ -54,23 +58,96 @@ fn it_reads_digits_though_a_worker_is_killed() {
     assert!(number_after(first, "loss ") < early, "it was {early}, in the end {first}");
 }
 
+/// 23 steps an epoch, of 8 shards with 8 images each.
+const PLAN: [&str; 4] = ["--shards", "8", "--batch-size", "8"];
+
 #[test]
 fn c_2_its_weights_do_not_depend_on_the_number_of_workers() {
-    let digest = |output: std::process::Output| {
-        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-        let found = stdout.split("sha256 ").nth(1).and_then(|rest| rest.lines().next());
-        found
-            .unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&output.stderr)))
-            .to_owned()
-    };
-    let plan = ["--shards", "8", "--batch-size", "8", "--epochs", "2"];
+    let training = [&PLAN[..], &["--epochs", "2"]].concat();
     let example = env!("CARGO_BIN_EXE_candle-digits");
-    let alone = digest(Command::new(example).args(plan).output().expect("it starts"));
-    for workers in ["2", "3"] {
+    let alone = digest_alone(&training);
+    for workers in 1..=7 {
         let mut job = Command::new(launcher());
-        job.args(["run", "-n", workers, "--", example]).args(plan);
-        assert_eq!(digest(job.output().expect("it starts")), alone, "{workers} workers");
+        job.args(["run", "-n", &workers.to_string(), "--", example]).args(&training);
+        let output = job.output().expect("it starts");
+        let output = [output.stdout, output.stderr].concat();
+        assert_eq!(digests(&String::from_utf8_lossy(&output)), [alone.as_str()], "{workers}");
     }
+}
+
+#[test]
+fn c_2_kills_joins_a_driver_killed_and_the_loss_of_everything_leave_its_weights_as_they_were() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let checkpoints = folder.path().join("checkpoints");
+    let training = [&PLAN[..], &["--epochs", "13"]].concat();
+    let live = |name: &str, workers: u32, step_ms: &str| {
+        let program = [&[env!("CARGO_BIN_EXE_candle-digits")], &training[..]].concat();
+        let program = [&program[..], &["--step-ms", step_ms]].concat();
+        let mut life = Life::start(folder.path().join(name), &checkpoints, workers, &program);
+        life.add_host(workers);
+        life
+    };
+
+    let mut first = live("first", 2, "100");
+    first.wait_for_event("checkpoint_saved", 0);
+    first.kill_worker();
+    wait_for("the world without it, or with its successor", || first.sizes().into_iter().nth(1));
+    first.add_host(1);
+    wait_for("the world with the new host", || first.sizes().contains(&3).then_some(()));
+    first.kill_driver();
+    let saved = first.events("checkpoint_saved").len();
+    first.start_driver();
+    first.wait_for_event("checkpoint_saved", saved);
+    first.kill_everything();
+    let shapes: [(&str, &[u64]); 4] = [
+        ("model.hidden.weight", &[48, 64]),
+        ("model.hidden.bias", &[48]),
+        ("model.output.weight", &[10, 48]),
+        ("model.output.bias", &[10]),
+    ];
+    let shapes = shapes.map(|(name, shape)| (name.to_owned(), shape.to_vec()));
+    assert_eq!(arrays_of_newest(&checkpoints), shapes, "candle's tensors are named arrays");
+
+    let second = live("second", 1, "100");
+    assert!(second.wait_for_event("checkpoint_loaded", 0)["step"].as_u64() >= Some(2 * EVERY));
+    second.wait_for_event("checkpoint_saved", 0);
+    second.kill_everything();
+
+    let third = live("third", 7, "20");
+    assert!(third.wait_for_event("checkpoint_loaded", 0)["step"].as_u64() >= Some(3 * EVERY));
+    wait_for("the world of seven", || third.sizes().contains(&7).then_some(()));
+    third.kill_worker();
+    wait_for("the next world", || third.sizes().into_iter().nth(1));
+    assert_eq!(digests(&third.end()), [digest_alone(&training)]);
+}
+
+/// The SHA-256 that one worker prints without a driver.
+fn digest_alone(training: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_candle-digits")).args(training).output();
+    let stdout = String::from_utf8_lossy(&output.expect("it starts").stdout).into_owned();
+    digests(&stdout).pop().unwrap_or_else(|| panic!("no digest: {stdout}"))
+}
+
+/// The different ones that workers have printed.
+fn digests(output: &str) -> Vec<String> {
+    let found = output.split("sha256 ").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    let different: BTreeSet<&str> = found.collect();
+    different.into_iter().map(ToOwned::to_owned).collect()
+}
+
+/// Names and shapes of the newest checkpoint's arrays, in the order of the state.
+fn arrays_of_newest(checkpoints: &Path) -> Vec<(String, Vec<u64>)> {
+    let entries = fs::read_dir(checkpoints).expect("the folder").map(|it| it.expect("it").path());
+    let whole = entries.map(|it| it.join("manifest.json")).filter(|it| it.exists());
+    let text = fs::read(whole.max().expect("a whole one")).expect("its manifest");
+    let manifest: Value = serde_json::from_slice(&text).expect("it is JSON");
+    let mut tensors = manifest["tensors"].as_array().cloned().expect("arrays");
+    tensors.sort_by_key(|tensor| tensor["offset"].as_u64());
+    let shape = |tensor: &Value| -> Option<Vec<u64>> {
+        tensor["shape"].as_array()?.iter().map(Value::as_u64).collect()
+    };
+    let array = |tensor: &Value| Some((tensor["name"].as_str()?.to_owned(), shape(tensor)?));
+    tensors.iter().map(|tensor| array(tensor).expect("name and shape")).collect()
 }
 
 /// A job, which is ended when the test fails.
