@@ -67,6 +67,8 @@ pub struct RunReport {
     pub generations: u64,
     /// Commits that every rank of a generation took.
     pub commits: u64,
+    /// The job's logical shards, if it has any: the weights of each of its commits are those of the undisturbed run.
+    pub shards: Option<u32>,
     /// How often the driver died while a generation trained and nothing else happened.
     pub interregna: u64,
     /// Faults planned.

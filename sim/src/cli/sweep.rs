@@ -55,6 +55,9 @@ struct Totals {
     resets: u64,
     commits: u64,
     seeds: u64,
+    /// Seeds whose jobs have logical shards, and their commits, each with the bits of the undisturbed run.
+    sharded_seeds: u64,
+    sharded_commits: u64,
     failed: Vec<RunReport>,
 }
 
@@ -87,6 +90,10 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
                     totals.nanoseconds += report.nanoseconds;
                     totals.resets += report.resets;
                     totals.commits += report.commits;
+                    if report.shards.is_some() {
+                        totals.sharded_seeds += 1;
+                        totals.sharded_commits += report.commits;
+                    }
                     bar.inc(1);
                     if report.verdict() != RunVerdict::Ok {
                         totals.failed.push(report);
@@ -135,6 +142,8 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
             "sim_seconds": totals.nanoseconds as f64 / 1e9,
             "resets": totals.resets,
             "commits": totals.commits,
+            "sharded_seeds": totals.sharded_seeds,
+            "sharded_commits": totals.sharded_commits,
             "seconds": seconds,
             "events_per_second": totals.events as f64 / seconds,
             "commit": commit(),
@@ -142,7 +151,8 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
         .to_string());
     } else {
         say(format!(
-            "{} seeds, {} failed · {} events, {:.2} M/s · {:.0} simulated s · {} resets · {} commits · {seconds:.1} s",
+            "{} seeds, {} failed · {} events, {:.2} M/s · {:.0} simulated s · {} resets · {} commits, {} of them of {} \
+             seeds with shards · {seconds:.1} s",
             totals.seeds,
             totals.failed.len(),
             totals.events,
@@ -150,6 +160,8 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
             totals.nanoseconds as f64 / 1e9,
             totals.resets,
             totals.commits,
+            totals.sharded_commits,
+            totals.sharded_seeds,
         ));
     }
     let worst = totals.failed.iter().map(|report| report.verdict().exit_code()).min().unwrap_or(0);

@@ -371,6 +371,7 @@ impl World {
             commits: self.oracle.commits,
             faults: self.plan.len(),
             interregna: self.interregna,
+            shards: self.scenario.driver.shards,
             plan: faults,
             result: self.driver.result.as_ref().map(|result| result.reason.clone()),
             failure: self.failure.take(),
