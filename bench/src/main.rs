@@ -45,6 +45,8 @@ enum Bench {
     Allgather(collective::SizedOptions),
     /// The sum of float32 over eight logical shards, to all, by size; `allreduce` beside it shows what it costs.
     Shards(collective::SizedOptions),
+    /// A step of training with eight logical shards beside one without: its time, and the bytes that it sends.
+    ShardedSteps(collective::ShardedStepsOptions),
     /// What a save costs the steps beside it, when it is durable, and how long a resume takes; ours and peers in turns.
     Checkpoint(checkpoint::CheckpointOptions),
     /// The forming of a new generation's group.
@@ -109,6 +111,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Broadcast(options) => collective::run(Collective::Broadcast, &options),
         Bench::Allgather(options) => collective::run(Collective::Allgather, &options),
         Bench::Shards(options) => collective::run(Collective::Shards, &options),
+        Bench::ShardedSteps(options) => collective::run_sharded_steps(&options),
         Bench::Checkpoint(options) => checkpoint::run(&options),
         Bench::Form(options) => collective::run_form(&options),
         Bench::Abort(options) => abort::run(&options),

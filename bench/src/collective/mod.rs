@@ -1,4 +1,4 @@
-//! `bench allreduce`, `broadcast`, `allgather`, `shards` and `form`: how long a collective takes over real processes of
+//! `bench allreduce`, `broadcast`, `allgather`, `shards`, `sharded-steps` and `form`: how long a collective takes over real processes of
 //! this machine, by size, beside other programs that do the same.
 //!
 //! All programs run from the start to the end, and take turns: while one is measured the ranks of the others
@@ -10,6 +10,7 @@ mod namespaces;
 mod plot;
 mod rank;
 mod report;
+mod sharded_steps;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use namespaces::Namespaces;
 use report::{CollectiveReport, Measured};
 
 pub(crate) use rank::{CollectiveRankOptions, run as run_rank};
+pub(crate) use sharded_steps::{ShardedStepsOptions, run as run_sharded_steps};
 
 /// How often the programs take turns at each size.
 const ROUNDS: u32 = 5;
@@ -86,6 +88,11 @@ pub(crate) enum Collective {
     Shards,
     /// A new generation's group, of processes that were in the last one.
     Form,
+    /// A step of training with a batch for each rank.
+    Step,
+    /// A step of training of the same global batch with [`rank::SHARDS`] shards.
+    #[serde(rename = "sharded-step")]
+    ShardedStep,
 }
 
 impl Collective {
@@ -97,6 +104,8 @@ impl Collective {
             Collective::Allgather => "allgather",
             Collective::Shards => "shards",
             Collective::Form => "form",
+            Collective::Step => "step",
+            Collective::ShardedStep => "sharded-step",
         }
     }
 }

@@ -8,16 +8,18 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use elastic_collectives::{
     AbortHandle, Communicator, CommunicatorExt as _, DataPlane, GroupSpec, HostFabric, ReduceOp,
-    ShardDeal, TcpFabric,
+    ShardDeal, ShardFold, TcpFabric,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::monotonic::now_ns;
 
 /// Calls before the measurement: caches, pages and the scheduler settle.
-const WARM_UP: usize = 2;
+pub(super) const WARM_UP: usize = 2;
 /// Logical shards of `bench shards`.
 pub(super) const SHARDS: u32 = 8;
+/// Samples of a step's global batch.
+const SAMPLES: usize = 64;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// A constant: all ranks are children of one process, on this machine, for a few seconds.
 const KEY: [u8; 32] = [42; 32];
@@ -140,8 +142,47 @@ fn measure(
             })
         }
         "form" => time(calls, 1, || rank.form()),
+        "step" => {
+            let bound = |rank: u32| SAMPLES * rank as usize / world as usize;
+            let own = bound(rank.plan.rank + 1) - bound(rank.plan.rank);
+            let mut gradient = data.clone();
+            time(calls, 1, || {
+                learn(&mut gradient, own);
+                rank.group.all_reduce(&mut gradient, ReduceOp::Mean)?;
+                apply(&mut data, &gradient);
+                Ok(())
+            })
+        }
+        "sharded-step" => {
+            let deal = ShardDeal::even(SHARDS, world);
+            let mut gradient = data.clone();
+            time(calls, 1, || {
+                let mut fold = ShardFold::new(&deal, rank.plan.rank, ReduceOp::Mean);
+                for _shard in deal.of(rank.plan.rank) {
+                    let mut of_shard = vec![0.0_f32; data.len()];
+                    learn(&mut of_shard, SAMPLES / SHARDS as usize);
+                    fold.add(of_shard)?;
+                }
+                fold.all_reduce(&mut *rank.group, &deal, &mut gradient)?;
+                apply(&mut data, &gradient);
+                Ok(())
+            })
+        }
         other => anyhow::bail!("there is no {other}"),
     }
+}
+
+/// Stands for the gradient of so many samples: each takes a pass over it.
+fn learn(gradient: &mut [f32], samples: usize) {
+    gradient.fill(0.0);
+    for sample in 0..samples {
+        let slope = std::hint::black_box(sample as f32 * 1e-6);
+        gradient.iter_mut().for_each(|value| *value += slope * (1.0 - *value));
+    }
+}
+
+fn apply(weights: &mut [f32], gradient: &[f32]) {
+    weights.iter_mut().zip(gradient).for_each(|(weight, slope)| *weight -= 0.1 * slope);
 }
 
 /// Nanoseconds of each call, over `divisor`.
