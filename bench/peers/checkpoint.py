@@ -75,17 +75,32 @@ def write(name, content):
     (options.records / name).write_text(json.dumps(content))
 
 
+class Resume:
+    """The times of a resume, from here on."""
+
+    def __init__(self):
+        self.times, self.cpu_began = {"ready": time.time()}, time.process_time()
+
+    def built(self):
+        self.times["built"] = time.time()
+
+    def record(self, rank, cycle):
+        used = time.process_time() - self.cpu_began
+        write(f"resumed.{rank}", {**self.times, "resumed": time.time(), "cpu_s": used, "cycle": cycle})
+
+
 def ours():
     import elastic_node.torch as en
 
-    ready = time.time()
+    resume = Resume()
     en.init()
     state = en.elastic.TorchState(model=Model(), cycle=0)
+    resume.built()
 
     @en.elastic.run
     def train(state):
         if options.resume:
-            write(f"resumed.{en.rank()}", {"ready": ready, "resumed": time.time(), "cycle": state.cycle})
+            resume.record(en.rank(), state.cycle)
             return
         training = Training(state.model, en.allreduce_, threading.Lock)
         while state.cycle < options.cycles:
@@ -154,7 +169,7 @@ class TorchCheckpointing:
 
 
 def peer():
-    ready = time.time()
+    resume = Resume()
     if options.library == "torch-checkpointing":
         library = TorchCheckpointing()
     else:
@@ -162,11 +177,12 @@ def peer():
     model = Model()
     # The arrays of the model, not copies.
     state = {"model": model.state_dict(), "cycle": 0}
+    resume.built()
     if options.resume:
         newest = max(options.folder.iterdir(), key=lambda folder: int(folder.name))
         cycle = library.load(state, newest)["cycle"]
         dist.barrier()
-        write(f"resumed.{dist.get_rank()}", {"ready": ready, "resumed": time.time(), "cycle": cycle})
+        resume.record(dist.get_rank(), cycle)
     else:
         train(library, model, state)
         dist.barrier()

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::contestant::CheckpointContestant;
-use super::measured::{SaveSample, TrainedJob};
+use super::measured::{ResumeSample, SaveSample, TrainedJob};
 use super::{CheckpointOptions, RANKS};
 use crate::process::{now, pause, terminate};
 
@@ -29,7 +29,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug, Deserialize)]
 struct ResumedRank {
     ready: f64,
+    /// When it had joined its job, and made its arrays.
+    built: f64,
     resumed: f64,
+    /// Seconds of a processor from `ready` to `resumed`.
+    cpu_s: f64,
     cycle: u64,
 }
 
@@ -82,8 +86,13 @@ pub(super) fn take_turn(
         .collect::<anyhow::Result<_>>()?;
     ensure!(ranks.iter().all(|rank| rank.cycle > 0), "it began from the start: {ranks:?}");
     let last = |of: fn(&ResumedRank) -> f64| ranks.iter().map(of).fold(0.0, f64::max);
-    let resume_s = last(|rank| rank.resumed) - last(|rank| rank.ready);
-    SaveSample::of(&trained, resume_s)
+    let ready = last(|rank| rank.ready);
+    let resume = ResumeSample {
+        resume_s: last(|rank| rank.resumed) - ready,
+        build_s: last(|rank| rank.built) - ready,
+        cpu_s: ranks.iter().map(|rank| rank.cpu_s).sum(),
+    };
+    SaveSample::of(&trained, resume)
 }
 
 /// Begin and end of our saves: a commit is made at the begin of its cycle, and the driver tells of checkpoints that are whole.

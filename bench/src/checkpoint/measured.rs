@@ -32,8 +32,18 @@ pub(super) struct SaveSample {
     longest_ms: Vec<f64>,
     /// For each save, the seconds until it was reported as done.
     durable_s: Vec<f64>,
+    resume: ResumeSample,
+}
+
+/// A resume of a turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ResumeSample {
     /// Seconds from the last rank's start until all had the state.
-    resume_s: f64,
+    pub(super) resume_s: f64,
+    /// Those of them until all had joined their job and made their arrays, which are filled then.
+    pub(super) build_s: f64,
+    /// Seconds of a processor that all ranks together took for both.
+    pub(super) cpu_s: f64,
 }
 
 /// Medians of all turns.
@@ -46,10 +56,12 @@ pub(super) struct SaveFigures {
     longest_step_ms: f64,
     pub(super) durable_s: f64,
     pub(super) resume_s: f64,
+    resume_build_s: f64,
+    resume_cpu_s: f64,
 }
 
 impl SaveSample {
-    pub(super) fn of(job: &TrainedJob, resume_s: f64) -> anyhow::Result<Self> {
+    pub(super) fn of(job: &TrainedJob, resume: ResumeSample) -> anyhow::Result<Self> {
         let is_beside =
             |step: &(u64, u64, f64, f64), save: &[f64; 2]| step.2 < save[1] && step.3 > save[0];
         let is_quiet = |step: &&(u64, u64, f64, f64)| {
@@ -72,7 +84,7 @@ impl SaveSample {
             ratios: Vec::new(),
             longest_ms: Vec::new(),
             durable_s: Vec::new(),
-            resume_s,
+            resume,
         };
         for save in counted {
             let beside = || job.steps.iter().filter(|step| is_beside(step, save));
@@ -89,11 +101,13 @@ impl SaveSample {
 
 impl fmt::Display for SaveSample {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { step_ms, plain_step_ms, ratios, longest_ms, durable_s, resume_s } = self;
+        let Self { step_ms, plain_step_ms, ratios, longest_ms, durable_s, resume } = self;
+        let ResumeSample { resume_s, build_s, cpu_s } = resume;
         write!(
             formatter,
             "step {step_ms:.1} ms (plain {plain_step_ms:.1}), beside saves {ratios:.3?} times that, at most {longest_ms:.0?} \
-             ms, durable after {durable_s:.2?} s, resumed after {resume_s:.2} s"
+             ms, durable after {durable_s:.2?} s, resumed after {resume_s:.2} s (arrays made after {build_s:.2} s; {cpu_s:.2} s of a \
+             processor)"
         )
     }
 }
@@ -112,7 +126,9 @@ impl SaveFigures {
             step_ratio: all(|sample| &sample.ratios)?,
             longest_step_ms: all(|sample| &sample.longest_ms)?,
             durable_s: all(|sample| &sample.durable_s)?,
-            resume_s: each(|sample| sample.resume_s)?,
+            resume_s: each(|sample| sample.resume.resume_s)?,
+            resume_build_s: each(|sample| sample.resume.build_s)?,
+            resume_cpu_s: each(|sample| sample.resume.cpu_s)?,
         })
     }
 }
@@ -133,7 +149,7 @@ mod tests {
                 at += length;
             }
         }
-        let sample = SaveSample::of(&job, 0.5).expect("steps");
+        let sample = SaveSample::of(&job, ResumeSample::default()).expect("steps");
         assert_eq!((sample.step_ms, sample.plain_step_ms), (1_500.0, 1_000.0));
         assert_eq!((sample.ratios, sample.durable_s), (vec![1.5], vec![1.0]));
         assert_eq!(sample.longest_ms, [3_000.0]);
@@ -142,7 +158,7 @@ mod tests {
     #[test]
     fn a_job_that_saves_all_the_time_is_no_measure() {
         let job = TrainedJob { steps: vec![(5, 0, 1.0, 2.0)], saves: vec![[0.0, 9.0]] };
-        let error = SaveSample::of(&job, 0.5).expect_err("no quiet step");
+        let error = SaveSample::of(&job, ResumeSample::default()).expect_err("no quiet step");
         assert!(error.to_string().contains("--every"), "{error}");
     }
 }
