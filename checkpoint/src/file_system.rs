@@ -14,10 +14,10 @@ pub trait SyncedWrite: Write {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// A file that is read, from any place on.
-pub trait SeekableRead: Read + Seek {}
+/// A file that is read, from any place on, and by any thread.
+pub trait SeekableRead: Read + Seek + Send {}
 
-impl<T: Read + Seek> SeekableRead for T {}
+impl<T: Read + Seek + Send> SeekableRead for T {}
 
 /// A directory tree. Changes of a directory (new, renamed and removed names) are safe after its
 /// [`sync_directory`](Self::sync_directory).

@@ -1,12 +1,12 @@
-//! Where the content of each chunk stands in the commit, and how readers divide the chunks among themselves. Used by `read`,
-//! and by workers that resume together, each of which reads a share.
+//! Where the content of each chunk stands in the commit, and how readers divide the chunks among themselves. Used by `read` and
+//! `stored`, and by workers that resume together, each of which reads a share.
 
 use std::collections::BTreeMap;
 use std::io::{self, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::Damage;
 use crate::file_system::{FileSystem, SeekableRead};
@@ -16,6 +16,16 @@ use crate::snapshot::{CheckpointTensor, rest};
 
 /// Bytes read at a time, between two words about them. A processor's cache still holds them when their checksum is computed.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// A part of a commit that stands in one file without a gap, at most [`PIECE_BYTES`] long.
+#[derive(Clone, Debug)]
+pub(crate) struct Stretch {
+    /// The file's index in the manifest.
+    pub(crate) file: usize,
+    /// Where it begins in its file.
+    pub(crate) offset: u64,
+    pub(crate) in_commit: Range<usize>,
+}
 
 /// The chunks of a checkpoint's files, in the order of the manifest's files, and the place of each in the commit.
 #[derive(Debug)]
@@ -45,6 +55,14 @@ struct ChunkPiece {
     /// Where it begins in its chunk.
     at: usize,
     in_commit: Range<usize>,
+}
+
+impl ChunkPiece {
+    /// Its stretches, as distances from its begin.
+    fn stretches(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let length = self.in_commit.len();
+        (0..length).step_by(PIECE_BYTES).map(move |from| from..(from + PIECE_BYTES).min(length))
+    }
 }
 
 impl<'a> CommitLayout<'a> {
@@ -96,6 +114,28 @@ impl<'a> CommitLayout<'a> {
         self.chunks[chunks].iter().flat_map(|chunk| &chunk.pieces).map(|it| it.in_commit.clone())
     }
 
+    pub(crate) const fn manifest(&self) -> &'a Manifest {
+        self.manifest
+    }
+
+    /// The stretches of the commit that these chunks hold, in the chunks' order.
+    pub(crate) fn stretches(&self, chunks: Range<usize>) -> impl Iterator<Item = Stretch> {
+        self.chunks[chunks].iter().flat_map(|chunk| {
+            chunk.pieces.iter().flat_map(move |piece| {
+                piece.stretches().map(move |part| Stretch {
+                    file: chunk.file,
+                    offset: chunk.offset + (piece.at + part.start) as u64,
+                    in_commit: piece.in_commit.start + part.start..piece.in_commit.start + part.end,
+                })
+            })
+        })
+    }
+
+    /// The number of checksums that [`check`](Self::check) gives of these chunks.
+    pub fn checksums(&self, chunks: Range<usize>) -> usize {
+        self.stretches(chunks).count()
+    }
+
     /// Reads these chunks, compares each with its checksum, and puts their content into its place in `commit`, which has the
     /// commit's [length](Self::length). `count` is told the number of bytes after each piece that was read.
     ///
@@ -108,6 +148,48 @@ impl<'a> CommitLayout<'a> {
         chunks: Range<usize>,
         commit: &mut [u8],
         count: &mut dyn FnMut(usize),
+    ) -> Result<(), Damage> {
+        self.walk(files, of_step, chunks, count, &mut |file, piece, count| {
+            file.read(&mut commit[piece.in_commit.clone()], count)
+        })
+    }
+
+    /// Reads these chunks, compares each with its checksum, and keeps nothing but a checksum of each stretch of the commit, by
+    /// which [`StoredCommit`](crate::StoredCommit) compares it when it is read again. `count` as of [`read`](Self::read).
+    ///
+    /// # Errors
+    /// The first [`Damage`].
+    pub fn check(
+        &self,
+        files: &dyn FileSystem,
+        of_step: &Path,
+        chunks: Range<usize>,
+        count: &mut dyn FnMut(usize),
+    ) -> Result<Vec<u64>, Damage> {
+        let (mut sums, mut memory) = (Vec::new(), Vec::new());
+        self.walk(files, of_step, chunks, count, &mut |file, piece, count| {
+            for part in piece.stretches() {
+                memory.resize(part.len(), 0);
+                file.read(&mut memory, count)?;
+                sums.push(xxh3_64(&memory));
+            }
+            Ok(())
+        })?;
+        Ok(sums)
+    }
+
+    /// Reads these chunks, and compares each with its checksum. `read` is given the place of each of their pieces, and reads it.
+    fn walk(
+        &self,
+        files: &dyn FileSystem,
+        of_step: &Path,
+        chunks: Range<usize>,
+        count: &mut dyn FnMut(usize),
+        read: &mut dyn FnMut(
+            &mut OpenedFile<'_>,
+            &ChunkPiece,
+            &mut dyn FnMut(usize),
+        ) -> Result<(), Damage>,
     ) -> Result<(), Damage> {
         let mut opened: Option<(usize, OpenedFile<'_>)> = None;
         for chunk in &self.chunks[chunks] {
@@ -122,7 +204,7 @@ impl<'a> CommitLayout<'a> {
             let mut at = 0;
             for piece in &chunk.pieces {
                 file.skip(piece.at - at, count)?;
-                file.read(&mut commit[piece.in_commit.clone()], count)?;
+                read(file, piece, count)?;
                 at = piece.at + piece.in_commit.len();
             }
             file.skip(chunk.bytes - at, count)?;
@@ -139,7 +221,7 @@ fn wrong(reason: &str) -> Damage {
     Damage::Manifest { reason: reason.to_owned() }
 }
 
-fn inconsistent() -> Damage {
+pub(crate) fn inconsistent() -> Damage {
     wrong("its arrays do not fit its files")
 }
 
@@ -231,16 +313,7 @@ impl<'a> OpenedFile<'a> {
         offset: u64,
     ) -> Result<Self, Damage> {
         let name = record.name.as_str();
-        let path = of_step.join(name);
-        let mut content = files.open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Damage::Missing { file: name.to_owned() },
-            _ => unreadable(name, &error),
-        })?;
-        let found = content.seek(SeekFrom::End(0)).map_err(|error| unreadable(name, &error))?;
-        if found != record.bytes {
-            let (file, written) = (name.to_owned(), record.bytes);
-            return Err(Damage::Length { file, found, written });
-        }
+        let mut content = open_whole(files, of_step, record)?;
         content.seek(SeekFrom::Start(offset)).map_err(|error| unreadable(name, &error))?;
         Ok(Self { name, content, checksum: Xxh3::new(), skipped: Vec::new() })
     }
@@ -270,7 +343,26 @@ impl<'a> OpenedFile<'a> {
     }
 }
 
-fn unreadable(file: &str, error: &io::Error) -> Damage {
+/// Opens a file that has the length that its record says.
+pub(crate) fn open_whole(
+    files: &dyn FileSystem,
+    of_step: &Path,
+    record: &FileRecord,
+) -> Result<Box<dyn SeekableRead>, Damage> {
+    let name = record.name.as_str();
+    let mut content = files.open(&of_step.join(name)).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Damage::Missing { file: name.to_owned() },
+        _ => unreadable(name, &error),
+    })?;
+    let found = content.seek(SeekFrom::End(0)).map_err(|error| unreadable(name, &error))?;
+    if found != record.bytes {
+        let (file, written) = (name.to_owned(), record.bytes);
+        return Err(Damage::Length { file, found, written });
+    }
+    Ok(content)
+}
+
+pub(crate) fn unreadable(file: &str, error: &io::Error) -> Damage {
     Damage::Unreadable { file: file.to_owned(), reason: error.to_string() }
 }
 

@@ -19,6 +19,7 @@ mod read;
 mod retain;
 mod seal;
 mod snapshot;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,7 @@ pub use self::read::{
 pub use self::retain::{clear_partial, set_aside_after};
 pub use self::seal::{SealSummary, seal};
 pub use self::snapshot::{CheckpointTensor, SaveAttempt, Snapshot};
+pub use self::stored::{OpenedCommit, StoredCommit};
 pub use safetensors::Dtype;
 
 /// Name of a step's directory.

@@ -124,6 +124,11 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// The XXH3-64 of the commit; none if the manifest does not have it as it is written.
+    pub fn digest(&self) -> Option<u64> {
+        u64::from_str_radix(&self.digest, 16).ok().filter(|digest| hex(*digest) == self.digest)
+    }
+
     /// Compares the XXH3-64 of a commit that was put together from the files with what was written.
     ///
     /// # Errors

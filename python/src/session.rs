@@ -85,6 +85,7 @@ impl PySession {
         let attachment = unlocked(py, || attach(options)).map_err(raise)?;
         let goes_on = Rc::<Cell<bool>>::default();
         let mut state = elastic_node::state(Content::Nothing);
+        state.take_blocks();
         let seen = Rc::clone(&goes_on);
         state.on_reset(move |_worker, _content| seen.set(true));
         let attachment = Some(attachment);

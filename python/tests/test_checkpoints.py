@@ -53,3 +53,25 @@ def test_a_job_whose_every_process_was_killed_goes_on_with_every_sample_once(tmp
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
     assert torch.allclose(arrays["model.layer1.weight"], model.layer1.weight.detach(), atol=1e-5)
+
+
+def test_large_arrays_come_from_the_files_and_survivors_go_back_to_them_until_the_first_commit(tmp_path: Path) -> None:
+    checkpoints, program = tmp_path / "checkpoints", "torch_large_checkpoints.py"
+    first, second, undisturbed = tmp_path / "first", tmp_path / "second", tmp_path / "undisturbed"
+    process = start(first, checkpoints, 2, program)
+    wait_for("two checkpoints", lambda: len(events(first, "checkpoint_saved")) >= 2)
+    kill_everything(first, process)
+
+    # Rank 1 dies before the first commit: the others go back to the checkpoint, and its successor takes it from them.
+    said = end_of(second, start(second, checkpoints, 3, program, str(tmp_path / "died")))
+    (expected,) = end_of(undisturbed, start(undisturbed, tmp_path / "others", 1, program))
+    assert expected["files"] == []
+    (loaded,) = events(second, "checkpoint_loaded")
+    assert loaded["step"] > 0 and (tmp_path / "died").exists()
+    assert len(events(second, "generation_running")) >= 2
+    assert len(said) == 3, said
+    for line in said:
+        assert (line["sha256"], line["step"]) == (expected["sha256"], expected["step"])
+        assert line["still_open"] == [], "they are closed with the first commit"
+    # Two ranks have resumed, and one has its state from them.
+    assert sorted(len(line["files"]) for line in said) == [0, 2, 2], said

@@ -1,11 +1,13 @@
 //! The last commit, as bytes. Used by `state`. There are two buffers: a commit is written into the spare one,
 //! which then replaces the other. So a state that cannot be encoded leaves the last commit whole, and memory
 //! stays at the live state and two copies. While a checkpoint of a commit is written beside training, a third buffer takes
-//! its place; it is kept for the next checkpoint. The digest is computed only when it is asked for, at the end
+//! its place; it is kept for the next checkpoint. After a resume, the arrays of the last commit may still be in the checkpoint's
+//! files only, until the first commit of its own takes its place. The digest is computed only when it is asked for, at the end
 //! of a generation: a commit costs one pass over the state, and no hashing.
 
 use std::sync::Arc;
 
+use elastic_checkpoint::StoredCommit;
 use elastic_protocol::{CommitId, GenerationId, Step};
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
@@ -14,6 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::checkpoint::tensors::{self, Counted, NotedArrays};
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
+use super::restored::CommitContent;
 
 /// A postcard output that appends to a reused buffer, whole blocks at a time. Postcard's own `to_extend` does
 /// not append whole blocks.
@@ -58,6 +61,8 @@ const LENT_MAX: usize = 1;
 pub(super) struct StateSnapshot {
     /// Shared with a thread that writes a checkpoint of it.
     bytes: Arc<Vec<u8>>,
+    /// The files that its arrays are in; `bytes` has nothing in their places then.
+    stored: Option<Arc<StoredCommit>>,
     spare: Vec<u8>,
     /// Former commits that others still read, or have read: at most [`LENT_MAX`].
     lent: Vec<Arc<Vec<u8>>>,
@@ -76,9 +81,19 @@ impl StateSnapshot {
         self.step
     }
 
-    /// The last commit, if there is one.
+    /// Whether there is a commit.
+    pub(super) const fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// The last commit, if there is one and all of it is in memory.
     pub(super) fn bytes(&self) -> Option<&[u8]> {
-        if self.held { Some(self.bytes.as_slice()) } else { None }
+        if self.held && self.stored.is_none() { Some(self.bytes.as_slice()) } else { None }
+    }
+
+    /// The last commit, to be decoded.
+    pub(super) fn content(&self) -> CommitContent {
+        CommitContent { bytes: self.share(), stored: self.stored.clone() }
     }
 
     /// Encodes into the spare buffer and returns it. Give it back with `replace` or `give_back`.
@@ -122,7 +137,8 @@ impl StateSnapshot {
         free.and_then(|free| Arc::try_unwrap(free).ok()).unwrap_or_default()
     }
 
-    /// The last commit, to be read beside training. The next commit but one takes another buffer if it is still read.
+    /// The last commit, to be read beside training, without arrays that are in files only. The next commit but one takes another
+    /// buffer if it is still read.
     pub(super) fn share(&self) -> Arc<Vec<u8>> {
         Arc::clone(&self.bytes)
     }
@@ -165,6 +181,22 @@ impl StateSnapshot {
             }
         }
         (self.held, self.generation, self.step, self.digest) = (true, generation, step, digest);
+        self.stored = None;
+    }
+
+    /// The arrays of the last commit are in these files; their places in its buffer are empty.
+    pub(super) fn leave_in(&mut self, stored: StoredCommit) {
+        self.stored = Some(Arc::new(stored));
+    }
+
+    /// Reads what of the last commit is in files only.
+    fn load(&mut self) -> Result<()> {
+        if let Some(stored) = &self.stored {
+            let mut bytes = vec![0; self.bytes.len()];
+            stored.read(&(0..bytes.len()), &mut bytes).map_err(Error::Checkpoint)?;
+            (self.bytes, self.stored) = (Arc::new(bytes), None);
+        }
+        Ok(())
     }
 
     /// Labels the commit with this generation, once its members agree on it.
@@ -196,9 +228,13 @@ impl StateSnapshot {
     }
 
     /// Lends the whole commit. With memory beside the state, the parts are joined in the spare buffer.
-    pub(super) fn whole(&mut self, beside: &[Box<dyn DeviceMemory>]) -> &[u8] {
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`]: a part of it is in files only, and cannot be read any more.
+    pub(super) fn whole(&mut self, beside: &[Box<dyn DeviceMemory>]) -> Result<&[u8]> {
+        self.load()?;
         if beside.is_empty() {
-            return self.bytes.as_slice();
+            return Ok(self.bytes.as_slice());
         }
         self.part = None;
         self.spare.clear();
@@ -206,7 +242,7 @@ impl StateSnapshot {
         for memory in beside {
             memory.read_commit(&mut |bytes| self.spare.extend_from_slice(bytes));
         }
-        &self.spare
+        Ok(&self.spare)
     }
 
     #[cfg(test)]

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use super::checkpoint::tensors::NotedArrays;
-use super::checkpoint::{SaveOrder, SavedCommit};
+use super::checkpoint::{LoadedCommit, SaveOrder, SavedCommit};
 use super::control::TrainingControl;
 use super::device::DeviceMemory;
 use super::digests::{ArraysOf, DueParts, left_out};
@@ -55,6 +55,8 @@ pub struct State<T> {
     pending: Option<PendingCommit>,
     generation: GenerationId,
     ledger: Rc<RefCell<SampleLedger>>,
+    /// Whether `T` takes the arrays of a commit as [`RestoredBlock`](super::RestoredBlock)s.
+    takes_blocks: bool,
     /// Whether it was said what of the state is not compared with other ranks.
     has_told_left_out: bool,
     callbacks: Vec<ResetCallback<T>>,
@@ -99,6 +101,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             pending: None,
             generation: GenerationId::default(),
             ledger: Rc::default(),
+            takes_blocks: false,
             has_told_left_out: false,
             callbacks: Vec::new(),
         }
@@ -150,6 +153,18 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// part of the commits from here on, and the `position` of checkpoints.
     pub fn set_ledger(&mut self, ledger: SampleLedger) {
         *self.ledger.borrow_mut() = ledger;
+    }
+
+    /// Says that every array of `T` that has a name is decoded as a [`RestoredBlock`](super::RestoredBlock), for a binding that
+    /// copies it into memory of the program's. The arrays of a checkpoint then stay in its files until they are copied, and until
+    /// the first commit after it.
+    pub const fn take_blocks(&mut self) {
+        self.takes_blocks = true;
+    }
+
+    /// Whether arrays of a checkpoint may stay in its files. Memory beside `T` has no block.
+    pub(super) const fn leaves_arrays_in_files(&self) -> bool {
+        self.takes_blocks && self.device.is_empty()
     }
 
     /// Saves the state, as [`commit`](Self::commit) does, without a check whether the world changes.
@@ -300,11 +315,11 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// [`Error::State`] if the commit cannot be decoded; [`Error::Device`] if memory on a GPU cannot be written.
     pub fn restore(&mut self) -> Result<()> {
         self.settle();
-        if self.snapshot.bytes().is_none() {
+        if !self.snapshot.is_held() {
             return Ok(());
         }
         self.live = None;
-        let (theirs, ledger, live): (Vec<u64>, SampleLedger, T) = decode(&self.snapshot.share())
+        let (theirs, ledger, live): (Vec<u64>, SampleLedger, T) = decode(&self.snapshot.content())
             .map_err(|source| Error::State { action: "decoded", source })?;
         let ours = lengths_of(&self.device);
         if ours != theirs {
@@ -320,8 +335,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     }
 
     /// Whether there is a commit to go back to.
-    pub(super) fn holds_commit(&self) -> bool {
-        self.pending.is_some() || self.snapshot.bytes().is_some()
+    pub(super) const fn holds_commit(&self) -> bool {
+        self.pending.is_some() || self.snapshot.is_held()
     }
 
     pub(super) fn commit_id(&mut self) -> Option<CommitId> {
@@ -335,8 +350,22 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     }
 
     /// Lends the last commit to a transfer.
-    pub(super) fn whole_commit(&mut self) -> &[u8] {
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`]: a part of it is in the files of a checkpoint only, and cannot be read any more.
+    pub(super) fn whole_commit(&mut self) -> Result<&[u8]> {
         self.snapshot.whole(&self.device)
+    }
+
+    /// Takes over the commit of a checkpoint. It replaces this rank's commit and live state.
+    pub(super) fn take_loaded(&mut self, loaded: LoadedCommit) -> Result<()> {
+        let LoadedCommit { bytes, commit, stored } = loaded;
+        let Some(stored) = stored else { return self.take_over(bytes, commit) };
+        let generation = GenerationId::default();
+        self.snapshot.replace(bytes, generation, commit.step, Some(commit.digest));
+        self.snapshot.leave_in(stored);
+        self.arrays = NotedArrays::default();
+        self.restore()
     }
 
     /// Takes over the commit of another rank, as [`whole_commit`](Self::whole_commit) gave it there, or of a checkpoint. It

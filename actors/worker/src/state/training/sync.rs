@@ -115,8 +115,9 @@ fn from_root<T: Serialize + DeserializeOwned>(
     if !holdings[root as usize].searches {
         return from_holders(state, group, root, &holdings, ports.show);
     }
-    match resume(state.snapshot(), group, root, search, ports)? {
-        Some((bytes, commit)) => state.take_over(bytes, commit).map(|()| true).map_err(Into::into),
+    let stays_in_files = state.leaves_arrays_in_files();
+    match resume(state.snapshot(), group, root, search, ports, stays_in_files)? {
+        Some(loaded) => state.take_loaded(loaded).map(|()| true).map_err(Into::into),
         None => {
             let holdings = announce(state, group, root, false)?;
             from_holders(state, group, root, &holdings, ports.show)
@@ -165,7 +166,7 @@ fn from_holders<T: Serialize + DeserializeOwned>(
     let done = takers.iter().map(had).min().unwrap_or(0).min(length);
     let transfer = Transfer { sources, takers, length, done };
     if !transfer.takers.contains(&rank) {
-        transfer.give(group, state.whole_commit())?;
+        transfer.give(group, state.whole_commit()?)?;
         return Ok(of_root.goes_on);
     }
     let mut buffer = state.snapshot().receive_buffer(length);

@@ -6,13 +6,14 @@
 //! that does not have the directory costs time, not the checkpoint.
 //!
 //! Where all members are on one host, they exchange nothing: once a share was read, the host's page cache has it, and each member
-//! reads it from there into its place, which costs less than to send it.
+//! reads it from there into its place, which costs less than to send it. A state that has memory for its arrays leaves them in the
+//! files until it copies them there (`in_files`).
 
 use std::path::Path;
 
 use elastic_checkpoint::{
     CheckpointLoadError, CheckpointSearch, CommitLayout, Damage, FileSystem, Manifest,
-    clear_partial, set_aside_after,
+    StoredCommit, clear_partial, set_aside_after,
 };
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt as _};
 use elastic_protocol::Step;
@@ -48,6 +49,15 @@ pub(in crate::state::training) struct RootSearch<'a> {
     source: &'a CheckpointSource,
     search: CheckpointSearch,
     notes: Vec<String>,
+}
+
+/// A commit of a checkpoint.
+pub(in crate::state::training) struct LoadedCommit {
+    /// In a buffer that the snapshot lent.
+    pub(in crate::state::training) bytes: Vec<u8>,
+    pub(in crate::state::training) commit: ContentId,
+    /// The files that its arrays are in; their places in `bytes` are empty then.
+    pub(in crate::state::training) stored: Option<StoredCommit>,
 }
 
 /// What the root proposes; the others read it as an empty text if there is nothing to propose.
@@ -119,8 +129,8 @@ fn tidy(
     (ports.resumed)(step, notes);
 }
 
-/// Reads a checkpoint together with the other members. Returns the commit, in a buffer that `snapshot` lent; none if there is no
-/// checkpoint. `search` is the root's.
+/// Reads a checkpoint together with the other members. Returns the commit; none if there is no checkpoint. `search` is the root's.
+/// If it `stays_in_files`, and all members are on one host and can read them, arrays are not read, but checked.
 ///
 /// # Errors
 /// [`SyncError`]: a collective failed; or there are checkpoints and none can be taken, at the root.
@@ -130,7 +140,8 @@ pub(in crate::state::training) fn resume(
     root: u32,
     mut search: Option<RootSearch<'_>>,
     ports: ResumePorts<'_>,
-) -> Result<Option<(Vec<u8>, ContentId)>, SyncError> {
+    stays_in_files: bool,
+) -> Result<Option<LoadedCommit>, SyncError> {
     loop {
         let mut text = match &mut search {
             Some(search) => search.offer().map_err(Error::Checkpoint)?,
@@ -149,13 +160,21 @@ pub(in crate::state::training) fn resume(
         let proposed = Proposed { path: Path::new(&offer.path), manifest: &manifest, root };
         let mut buffer = snapshot.receive_buffer(manifest.length as usize);
         let notes = search.as_mut().map(|search| &mut search.notes);
-        match proposed.read_together(group, &mut buffer, notes, ports) {
-            Ok(Ok(commit)) => {
+        let read = match proposed.leave_in_files(group, &mut buffer, ports, stays_in_files) {
+            Ok(Some((commit, stored))) => Ok(Ok((commit, Some(stored)))),
+            Ok(None) => {
+                let read = proposed.read_together(group, &mut buffer, notes, ports);
+                read.map(|read| read.map(|commit| (commit, None)))
+            }
+            Err(error) => Err(error.into()),
+        };
+        match read {
+            Ok(Ok((commit, stored))) => {
                 if let Some(search) = search {
                     info!(checkpoint = offer.path, "loaded");
                     search.conclude(Some(commit.step), ports);
                 }
-                return Ok(Some((buffer, commit)));
+                return Ok(Some(LoadedCommit { bytes: buffer, commit, stored }));
             }
             Ok(Err(damage)) => {
                 snapshot.give_back(buffer, None);
@@ -172,10 +191,10 @@ pub(in crate::state::training) fn resume(
 }
 
 /// A checkpoint that the root proposes.
-struct Proposed<'a> {
-    path: &'a Path,
-    manifest: &'a Manifest,
-    root: u32,
+pub(super) struct Proposed<'a> {
+    pub(super) path: &'a Path,
+    pub(super) manifest: &'a Manifest,
+    pub(super) root: u32,
 }
 
 impl Proposed<'_> {
@@ -313,7 +332,7 @@ fn agree(
 type CommitHead = (Vec<u64>, SampleLedger);
 
 /// Checks that the commit has the ledger that its manifest names.
-fn fits(manifest: &Manifest, commit: &[u8]) -> Result<(), Damage> {
+pub(super) fn fits(manifest: &Manifest, commit: &[u8]) -> Result<(), Damage> {
     let wrong = |reason: &str| Damage::Manifest { reason: reason.to_owned() };
     let ((_lengths, ledger), _state) = postcard::take_from_bytes::<CommitHead>(commit)
         .map_err(|_| wrong("its commit does not begin with a sampler's ledger"))?;

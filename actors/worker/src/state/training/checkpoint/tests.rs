@@ -9,7 +9,7 @@ use elastic_collectives::DataType;
 use serde::{Deserialize, Serialize};
 
 use super::tensors::{self, NamedArray, announce};
-use crate::state::training::restored::decode;
+use crate::state::training::restored::{CommitContent, decode};
 use crate::state::training::shaped::ShapedArray;
 use crate::state::training::snapshot::StateSnapshot;
 
@@ -172,6 +172,7 @@ fn c_5_an_array_with_a_shape_has_its_fields_name_and_its_shape() {
         bytes[third.offset..][..third.bytes()],
         *bytemuck::cast_slice::<f32, u8>(&grid(8.0).0)
     );
-    let restored: (u8, Shaped) = decode(&Arc::new(bytes)).expect("it decodes");
+    let content = CommitContent { bytes: Arc::new(bytes), stored: None };
+    let restored: (u8, Shaped) = decode(&content).expect("it decodes");
     assert_eq!(restored.1, state);
 }

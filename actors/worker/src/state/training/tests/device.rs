@@ -151,7 +151,7 @@ fn h_4_a_commit_goes_to_another_rank_as_one() {
     *root = 7;
     root.save().expect("it begins");
     let commit = root.content_id().expect("there is one");
-    let whole = root.whole_commit().to_vec();
+    let whole = root.whole_commit().expect("it is in memory").to_vec();
     assert_eq!(commit.length, whole.len() as u64);
     assert_eq!(commit.digest, xxhash_rust::xxh3::xxh3_64(&whole), "takers hash what came");
 
@@ -169,7 +169,7 @@ fn a_commit_of_a_program_with_other_memory_is_refused() {
     let mut root = state_of(&[&memory]);
     root.save().expect("it begins");
     let commit = root.content_id().expect("there is one");
-    let whole = root.whole_commit().to_vec();
+    let whole = root.whole_commit().expect("it is in memory").to_vec();
     let other = Fake::of(&[0]);
     let mut taker = state_of(&[&other, &other]);
     let error = taker.take_over(whole, commit).expect_err("it is another program");

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod device;
+mod in_files;
 mod program;
 mod resuming;
 mod shards;

@@ -21,10 +21,10 @@ use super::super::sync::{SyncError, sync};
 use super::syncing::{Weights, group_spec, weights};
 use crate::state::sampler::SampleLedger;
 
-const RANKS: u32 = 3;
+pub(super) const RANKS: u32 = 3;
 
 /// A host without the directory of checkpoints.
-struct ElsewhereMounted;
+pub(super) struct ElsewhereMounted;
 
 impl FileSystem for ElsewhereMounted {
     fn make_directory(&self, _: &Path) -> io::Result<()> {
@@ -61,21 +61,21 @@ impl FileSystem for ElsewhereMounted {
 }
 
 /// A directory of checkpoints, each of the weights and a step, written by two ranks.
-fn checkpoints(steps: &[u64]) -> TempDir {
+pub(super) fn checkpoints(steps: &[u64]) -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     steps.iter().for_each(|step| save(directory.path(), *step, &ledger()));
     directory
 }
 
 /// The place in the data of a program that has no sampler.
-fn ledger() -> Value {
+pub(super) fn ledger() -> Value {
     serde_json::to_value(SampleLedger::default()).expect("a ledger is JSON")
 }
 
-fn save(directory: &Path, step: u64, position: &Value) {
+pub(super) fn save(directory: &Path, step: u64, position: &Value) {
     let mut state = State::new(Weights { numbers: weights() });
     state.save().expect("it encodes");
-    let bytes = state.whole_commit().to_vec();
+    let bytes = state.whole_commit().expect("it is in memory").to_vec();
     // Arrays of 7 MiB, with a byte between them.
     let array = |number: usize| CheckpointTensor {
         name: format!("numbers.{number}"),
@@ -177,7 +177,7 @@ fn notes_of(ranks: &[Resumption], step: u64) -> Vec<String> {
 }
 
 /// The files of arrays of a checkpoint, in order.
-fn files_of(directory: &Path, step: u64) -> Vec<PathBuf> {
+pub(super) fn files_of(directory: &Path, step: u64) -> Vec<PathBuf> {
     let names = std::fs::read_dir(directory.join(step_directory(step))).expect("it is there");
     let paths = names.map(|entry| entry.expect("an entry").path());
     let mut files: Vec<PathBuf> =
