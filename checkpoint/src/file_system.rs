@@ -1,5 +1,5 @@
-//! The file system that checkpoints need: a small trait, so that tests can cut the power at each operation, and the
-//! system's own behind it.
+//! The file system that checkpoints need: a small trait, so that tests can cut the power at each operation and other stores can
+//! stand behind it, and the system's own.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -21,6 +21,10 @@ impl<T: Read + Seek + Send> SeekableRead for T {}
 
 /// A directory tree. Changes of a directory (new, renamed and removed names) are safe after its
 /// [`sync_directory`](Self::sync_directory).
+///
+/// A store of objects fits, too: its objects appear when they are [synced](SyncedWrite::sync), directories are what their names begin
+/// with, and a renamed one is copied, and then removed. What is asked of it is that a renamed file has its new name only when it is
+/// whole, and that of a renamed directory `manifest.json` loses its old name first. `objects` in this crate's tests is such a store.
 pub trait FileSystem {
     /// Makes a directory, with those above it. One that exists already is no error.
     ///

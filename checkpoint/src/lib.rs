@@ -7,6 +7,8 @@
 //! A checkpoint is whole once its `manifest.json` exists. The manifest gets its name only when all data that it names is
 //! safe (`seal`), and loses it before any data is removed (`retain`). So a loss of power at any moment leaves the former
 //! checkpoint or the new one.
+//!
+//! Everything goes through one trait, [`FileSystem`]: another kind of store is another implementation of it.
 
 mod error;
 mod export;
@@ -14,6 +16,8 @@ mod file_system;
 mod layout;
 mod manifest;
 mod memory_files;
+#[cfg(test)]
+mod objects;
 mod part;
 mod read;
 mod retain;
