@@ -98,7 +98,7 @@ impl DriverCore {
         let because = reason.to_owned();
         let words_until = self.first_cause.words_until(now);
         let deadline = words_until.unwrap_or(now);
-        self.round.enter(now, RoundPhase::Failing { because, deadline }, &mut self.agenda);
+        self.enter_phase(now, RoundPhase::Failing { because, deadline });
         if words_until.is_none() {
             self.conclude_failure(now);
         }
@@ -178,8 +178,7 @@ impl DriverCore {
     pub(crate) fn end_again(&mut self, now: Time, result: JobResult) {
         let window = self.config.deadlines.elastic;
         let deadline = now + window;
-        let phase = RoundPhase::Ending { result, deadline, agents_told: false };
-        self.round.enter(now, phase, &mut self.agenda);
+        self.enter_phase(now, RoundPhase::Ending { result, deadline, agents_told: false });
     }
 
     fn end(&mut self, now: Time, result: JobResult) {
@@ -188,15 +187,10 @@ impl DriverCore {
         self.tell_first_steps();
         self.tell_step_shares(now);
         self.event(EventKind::JobEnded { result: result.clone() });
-        // Workers that succeeded may still have data to write: they are waited for.
-        let patience = match result.outcome {
-            JobOutcome::Succeeded => self.config.deadlines.elastic,
-            _ => self.leaving_time(),
-        };
-        let deadline = now + patience;
+        let deadline = now + self.ending_time(&result, false);
         let succeeded = result.outcome == JobOutcome::Succeeded;
         let phase = RoundPhase::Ending { result: result.clone(), deadline, agents_told: false };
-        self.round.enter(now, phase, &mut self.agenda);
+        self.enter_phase(now, phase);
         self.forget_the_done();
         let workers: Vec<(WorkerId, Stance, PeerLink)> = self
             .roster
@@ -256,10 +250,17 @@ impl DriverCore {
         self.config.deadlines.grace * 2 + self.config.deadlines.lost
     }
 
+    /// Time of the end's next step. Workers that succeeded may still have data to write: they are waited for.
+    pub(crate) fn ending_time(&self, result: &JobResult, agents_told: bool) -> Duration {
+        match result.outcome {
+            JobOutcome::Succeeded if !agents_told => self.config.deadlines.elastic,
+            _ => self.leaving_time(),
+        }
+    }
+
     fn tell_agents(&mut self, now: Time) {
-        let patience = self.leaving_time();
-        let Some((code, reason)) = self.round.begin_leaving(now + patience, &mut self.agenda)
-        else {
+        let (until, orders) = (now + self.leaving_time(), self.outbox.waited_for());
+        let Some((code, reason)) = self.round.begin_leaving(until, orders, &mut self.agenda) else {
             return;
         };
         for to in self.roster.dismiss_agents() {

@@ -200,8 +200,8 @@ impl DriverCore {
         });
         self.pacing.formed();
         let deadline = now + self.config.deadlines.form;
-        self.round.enter(now, RoundPhase::Form { deadline }, &mut self.agenda);
         self.start_members();
+        self.enter_phase(now, RoundPhase::Form { deadline });
         self.agenda.ask_review(now);
     }
 
@@ -231,7 +231,7 @@ impl DriverCore {
         self.round.note_ready(now);
         self.watch_first_steps();
         let deadline = now + self.config.deadlines.elastic;
-        self.round.enter(now, RoundPhase::Sync { deadline }, &mut self.agenda);
+        self.enter_phase(now, RoundPhase::Sync { deadline });
         self.sync_processes();
     }
 
@@ -241,7 +241,7 @@ impl DriverCore {
         {
             return;
         }
-        self.round.enter(now, RoundPhase::Run, &mut self.agenda);
+        self.enter_phase(now, RoundPhase::Run);
         self.pacing.runs(now);
         if !self.is_by_restart() {
             self.state.trains(now);
@@ -319,8 +319,8 @@ impl DriverCore {
         let Some(current) = self.round.current() else { return false };
         let is_too_late = self
             .round
-            .reset()
-            .is_some_and(|reset| reset.decided_at + self.config.deadlines.elastic <= now);
+            .reset_counts_from()
+            .is_some_and(|from| from + self.config.deadlines.elastic <= now);
         if is_too_late {
             return false;
         }
@@ -346,19 +346,9 @@ impl DriverCore {
         may_differ && best(&others) < best(&late)
     }
 
-    /// Starts the deadline of a phase whose record was stored just now: its members are told only then.
-    pub(crate) fn begin_phase_deadline(&mut self, now: Time) {
-        let period = match self.round.phase() {
-            RoundPhase::Form { .. } => self.config.deadlines.form,
-            RoundPhase::Stopping { .. } => self.config.deadlines.elastic,
-            _ => return,
-        };
-        self.round.restart_deadline(now + period, &mut self.agenda);
-    }
-
     pub(crate) fn handle_phase_deadline(&mut self, now: Time) {
-        if self.is_phase_held() {
-            // Members that have not been told yet are not late: their time begins when they are.
+        if self.is_phase_held(now) {
+            // Nodes that have not been told yet are not late: their time begins when they are.
             return self.agenda.set(now + self.config.deadlines.suspect, Timer::Phase);
         }
         match self.round.phase() {

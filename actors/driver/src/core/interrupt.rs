@@ -104,7 +104,7 @@ impl DriverCore {
         let deadline = now + self.config.deadlines.elastic;
         let waiting_for = self.training_members();
         let phase = RoundPhase::Pausing { deadline, waiting_for, passed: 0 };
-        self.round.enter(now, phase, &mut self.agenda);
+        self.enter_phase(now, phase);
         self.round.begin_interrupt(now);
         let left_out = usize::from(members.len() > 1 && is_planted(Bug::PauseNotToldToAll));
         let members = members.into_iter().skip(left_out).collect();
@@ -156,7 +156,7 @@ impl DriverCore {
             }
             let reason = "the change was undone before it took effect".to_owned();
             self.event(EventKind::ResetCalledOff { reason });
-            return self.round.enter(now, RoundPhase::Run, &mut self.agenda);
+            return self.enter_phase(now, RoundPhase::Run);
         }
         let cause = self.interrupt_cause(change);
         if self.reset_limit_reached(now, &cause) {
@@ -176,7 +176,7 @@ impl DriverCore {
         self.tell_all(members, DriverToWorker::StopAt { stamp, boundary });
         let deadline = now + self.config.deadlines.elastic;
         let phase = RoundPhase::Stopping { deadline, boundary, waiting_for };
-        self.round.enter(now, phase, &mut self.agenda);
+        self.enter_phase(now, phase);
         self.check_stopped(now);
     }
 

@@ -24,12 +24,13 @@ impl DriverCore {
             let message = "the journal can be written again".to_owned();
             self.event(EventKind::Warning { message });
         }
-        let was_held = self.is_phase_held();
+        let was_held = self.is_phase_held(now);
         self.outbox.handle_stored(upto);
-        if was_held && !self.is_phase_held() {
+        if was_held && !self.is_phase_held(now) {
             self.begin_phase_deadline(now);
         }
         if was_in_trouble {
+            self.round.note_writable(now);
             self.begin_start_deadlines(now);
         }
         if !self.is_held() && !self.roster.seating().unwanted().is_empty() {
@@ -37,15 +38,42 @@ impl DriverCore {
         }
     }
 
-    /// Whether the phase's orders to its members have not left yet.
-    pub(crate) fn is_phase_held(&self) -> bool {
+    /// Enters a phase. What was told for it so far are its orders.
+    pub(crate) fn enter_phase(&mut self, now: Time, phase: RoundPhase) {
+        self.round.enter(now, phase, self.outbox.waited_for(), &mut self.agenda);
+    }
+
+    /// Whether orders that the phase needs to go on have not left yet, so that its deadline cannot count.
+    ///
+    /// The gather room needs more than the orders with which it opened: newcomers are started while it is open. So it
+    /// is held while nothing can be stored, and when its deadline passes while a record is not stored.
+    pub(crate) fn is_phase_held(&self, now: Time) -> bool {
+        let are_untold = !self.outbox.is_stored(self.round.orders());
         match self.round.phase() {
-            RoundPhase::Form { .. } => {
-                self.round.current().is_some_and(|current| !self.outbox.is_stored(current.record))
+            RoundPhase::Gather(gather) => {
+                let is_due = gather.deadline <= now;
+                are_untold || self.outbox.trouble().is_some() || (is_due && self.is_held())
             }
-            RoundPhase::Stopping { .. } => self.is_held(),
-            _ => false,
+            // It waits for words of a process that has ended, which needs no order.
+            RoundPhase::Failing { .. } => false,
+            _ => are_untold,
         }
+    }
+
+    /// Starts the deadline of a phase anew whose orders leave only now.
+    fn begin_phase_deadline(&mut self, now: Time) {
+        let period = match self.round.phase() {
+            RoundPhase::Form { .. } => self.config.deadlines.form,
+            RoundPhase::Gather(_)
+            | RoundPhase::Sync { .. }
+            | RoundPhase::Pausing { .. }
+            | RoundPhase::Stopping { .. } => self.config.deadlines.elastic,
+            RoundPhase::Ending { result, agents_told, .. } => {
+                self.ending_time(result, *agents_told)
+            }
+            RoundPhase::Run | RoundPhase::Failing { .. } | RoundPhase::Ended { .. } => return,
+        };
+        self.round.restart_deadline(now + period, &mut self.agenda);
     }
 
     /// Whether a decision waits for a record that is not stored yet.

@@ -453,7 +453,7 @@ impl DriverCore {
         self.rest_state(now);
         let deadline = now + self.config.deadlines.elastic;
         let gather = Gather { since: now, deadline, waiting_for, changed_at: now };
-        self.round.enter(now, RoundPhase::Gather(gather), &mut self.agenda);
+        self.enter_phase(now, RoundPhase::Gather(gather));
         self.agenda.ask_review(now);
     }
 

@@ -19,6 +19,9 @@ pub(crate) struct Round {
     /// Number of the last generation.
     generation: GenerationId,
     phase: RoundPhase,
+    /// Number of the record that the phase's orders wait for.
+    #[serde(default)]
+    orders: u64,
     /// The generation formed last.
     current: Option<FormedGeneration>,
     /// Whether any worker ever attached. If so, a worker that exits with code 0 without attaching has not succeeded.
@@ -34,6 +37,9 @@ pub(crate) struct Round {
     interrupt_since: Time,
     /// The reset under way.
     reset: Option<ResetRecord>,
+    /// Time since which the journal can be written again, after it could not be.
+    #[serde(default)]
+    writable_since: Time,
     /// The last resets that are over, the oldest first; at most [`StatusReport::RESETS_RECENT_MAX`].
     #[serde(default)]
     past_resets: VecDeque<ResetRecord>,
@@ -56,6 +62,7 @@ impl Round {
                 waiting_for,
                 changed_at: now,
             }),
+            orders: 0,
             current: None,
             program_attaches: false,
             started_with: None,
@@ -64,6 +71,7 @@ impl Round {
             change_since: None,
             interrupt_since: now,
             reset: None,
+            writable_since: Time::ZERO,
             past_resets: VecDeque::new(),
             held_report: None,
             exits_of_dead: BTreeMap::new(),
@@ -134,12 +142,36 @@ impl Round {
         self.interrupt_since
     }
 
-    /// Enters a phase, and sets its timer (G-9). A phase whose deadline is now is left before the next input.
-    pub(crate) fn enter(&mut self, now: Time, phase: RoundPhase, timetable: &mut Timetable) {
+    /// Number of the record that the phase's orders wait for.
+    pub(crate) const fn orders(&self) -> u64 {
+        self.orders
+    }
+
+    /// Time from which the elastic timeout of the reset under way counts. While the journal cannot be written, nobody
+    /// is told what to do.
+    pub(crate) fn reset_counts_from(&self) -> Option<Time> {
+        self.reset.as_ref().map(|reset| reset.decided_at.max(self.writable_since))
+    }
+
+    /// Notes that the journal can be written again.
+    pub(crate) const fn note_writable(&mut self, now: Time) {
+        self.writable_since = now;
+    }
+
+    /// Enters a phase, and sets its timer (G-9). Its orders wait for the record `orders`. A phase whose deadline is
+    /// now is left before the next input.
+    pub(crate) fn enter(
+        &mut self,
+        now: Time,
+        phase: RoundPhase,
+        orders: u64,
+        timetable: &mut Timetable,
+    ) {
         if let Some(deadline) = phase.deadline().filter(|deadline| *deadline > now) {
             timetable.set(deadline, Timer::Phase);
         }
         self.phase = phase;
+        self.orders = orders;
     }
 
     /// Moves the end of the gather room.
@@ -150,14 +182,19 @@ impl Round {
         }
     }
 
-    /// Moves the deadline of a phase whose orders leave only now.
+    /// Moves the deadline of a phase whose orders leave only now. A later deadline stays.
     pub(crate) fn restart_deadline(&mut self, at: Time, timetable: &mut Timetable) {
-        if let RoundPhase::Form { deadline } | RoundPhase::Stopping { deadline, .. } =
-            &mut self.phase
-        {
-            *deadline = at;
-            timetable.set(at, Timer::Phase);
-        }
+        let (RoundPhase::Gather(Gather { deadline, .. })
+        | RoundPhase::Form { deadline }
+        | RoundPhase::Sync { deadline }
+        | RoundPhase::Pausing { deadline, .. }
+        | RoundPhase::Stopping { deadline, .. }
+        | RoundPhase::Ending { deadline, .. }) = &mut self.phase
+        else {
+            return;
+        };
+        *deadline = at.max(*deadline);
+        timetable.set(*deadline, Timer::Phase);
     }
 
     /// Gives out the number of the next generation (G-2).
@@ -345,10 +382,12 @@ impl Round {
         }
     }
 
-    /// Begins the time in which agents must leave. Returns code and reason of the result, once.
+    /// Begins the time in which agents must leave. The orders to do so wait for the record `orders`. Returns code and
+    /// reason of the result, once.
     pub(crate) fn begin_leaving(
         &mut self,
         until: Time,
+        orders: u64,
         timetable: &mut Timetable,
     ) -> Option<(i32, String)> {
         let RoundPhase::Ending { result, deadline, agents_told } = &mut self.phase else {
@@ -358,6 +397,7 @@ impl Round {
             return None;
         }
         *deadline = until;
+        self.orders = orders;
         timetable.set(until, Timer::Phase);
         Some((result.code, result.reason.clone()))
     }

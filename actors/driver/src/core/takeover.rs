@@ -159,7 +159,7 @@ impl DriverCore {
                 RoundPhase::Gather(gather)
             }
         };
-        self.round.enter(now, phase, &mut self.agenda);
+        self.enter_phase(now, phase);
         if self.round.phase().is_generation_active() && !self.is_by_restart() {
             let trains = !matches!(self.round.phase(), RoundPhase::Form { .. });
             self.state.resumed(now, trains);

@@ -112,6 +112,6 @@ fn g_9_a_worker_that_is_waited_for_and_has_arrived_is_found() {
     cluster.core.roster.set_stance(cluster.now, &worker, Stance::Arrived);
     let waiting_for = [worker.clone()].into();
     let phase = RoundPhase::Stopping { deadline, boundary: 1, waiting_for };
-    cluster.core.round.enter(cluster.now, phase, &mut cluster.core.agenda);
+    cluster.core.enter_phase(cluster.now, phase);
     assert_eq!(found(&cluster), format!("{worker} is waited for and has arrived"));
 }

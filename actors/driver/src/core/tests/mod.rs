@@ -12,6 +12,7 @@ mod first_steps;
 mod forgiveness;
 mod hangs;
 mod hangs_day;
+mod held_orders;
 mod inactivity;
 mod invariants;
 mod last_words;

@@ -1,0 +1,181 @@
+//! Tests of deadlines while orders wait for a journal that cannot be written: nobody is late for what it was not told
+//! (G-9), and nobody is put out for it (G-5).
+
+use std::time::Duration;
+
+use elastic_protocol::messages::{Ballot, WorkerToDriver};
+use elastic_protocol::{ExitStatus, JobOutcome};
+
+use super::Cluster;
+
+const ELASTIC: Duration = Duration::from_secs(60);
+
+/// Longer than every deadline of a phase.
+const LONG: Duration = Duration::from_secs(90);
+
+/// A job that trains with one worker on each host, and needs `min_np`.
+fn trains(hosts: &[&str], min_np: u32) -> Cluster {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(hosts.len() as u32);
+        config.min_np = Some(min_np);
+        config.deadlines.elastic = ELASTIC;
+    });
+    for host in hosts {
+        cluster.add_host(host, 1);
+    }
+    cluster.train(3);
+    cluster
+}
+
+/// Has the journal store nothing, and everything that is decided from now on wait for a newcomer's start.
+fn hold(cluster: &mut Cluster) {
+    cluster.disk_hangs = true;
+    cluster.add_host("z", 1);
+}
+
+/// Has what is to be stored fail.
+fn fail_to_store(cluster: &mut Cluster) {
+    cluster.core.poll_batch().expect("something is to be stored");
+    cluster.core.handle_journal_failed(cluster.now, "no space is left", true);
+}
+
+/// Has the journal store again.
+fn release(cluster: &mut Cluster) {
+    cluster.disk_hangs = false;
+    cluster.settle();
+}
+
+#[test]
+fn g_5_who_was_not_told_to_arrive_is_not_late_in_the_gather_room() {
+    let mut cluster = trains(&["a", "b"], 2);
+    let (stayer, leaver) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    hold(&mut cluster);
+    cluster.say(&leaver, WorkerToDriver::Leaving { reason: "SIGTERM".to_owned() });
+    cluster.pass(LONG);
+    assert_eq!(cluster.active(), 2, "nobody has been told that the generation ended");
+    release(&mut cluster);
+    cluster.pass(LONG);
+    assert_eq!(cluster.worker("a", 0), stayer, "{:?}", cluster.stops);
+    assert!(cluster.stops.iter().all(|(worker, _)| *worker != stayer), "{:?}", cluster.stops);
+    assert_eq!((cluster.active(), cluster.result), (2, None), "it goes on with the newcomer");
+}
+
+#[test]
+fn g_9_who_was_not_asked_to_pause_is_not_late_with_its_answer() {
+    let mut cluster = trains(&["a", "b", "c"], 1);
+    let stayers = [cluster.worker("a", 0), cluster.worker("b", 0)];
+    hold(&mut cluster);
+    cluster.remove_host("c");
+    cluster.pass(LONG);
+    assert_eq!(cluster.active(), 3, "nobody has been asked");
+    release(&mut cluster);
+    cluster.pass(LONG);
+    assert_eq!([cluster.worker("a", 0), cluster.worker("b", 0)], stayers);
+    assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+    assert!(cluster.resets.iter().all(|cause| cause.is_planned()), "{:?}", cluster.resets);
+}
+
+#[test]
+fn g_9_who_was_not_told_to_sync_is_not_late_with_it() {
+    let mut cluster = trains(&["a", "b", "c"], 1);
+    let (slow, victim) = (cluster.worker("a", 0), cluster.worker("c", 0));
+    cluster.unconnected.insert(slow.clone());
+    cluster.kill(&victim);
+    hold(&mut cluster);
+    cluster.unconnected.clear();
+    cluster.vote(&slow, Ballot::Ready);
+    assert_eq!(cluster.sizes, [3], "all are READY, and nobody has been told");
+    cluster.pass(LONG);
+    release(&mut cluster);
+    assert_eq!(cluster.sizes[..2], [3, 2]);
+    cluster.pass(LONG);
+    assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+    assert_eq!(cluster.resets.iter().filter(|cause| !cause.is_planned()).count(), 1);
+}
+
+#[test]
+fn g_11_who_was_not_told_of_the_end_has_its_time_to_leave() {
+    let mut cluster = trains(&["a", "b"], 1);
+    let writes = cluster.worker("b", 0);
+    cluster.deaf.insert(writes.clone());
+    cluster.disk_hangs = true;
+    cluster.finish_all();
+    cluster.pass(LONG * 2);
+    assert!(cluster.finished.is_empty(), "D-1: the end is not on record");
+    release(&mut cluster);
+    assert_eq!(cluster.finished.len(), 1);
+    assert_eq!(cluster.result, None, "one still has data to write: {:?}", cluster.warnings);
+    cluster.exit(&writes, ExitStatus::Code(0));
+    assert_eq!(cluster.result.as_ref().map(|end| end.outcome), Some(JobOutcome::Succeeded));
+    assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+}
+
+#[test]
+fn g_11_an_agent_that_was_not_told_to_leave_has_its_time_to_leave() {
+    let mut cluster = trains(&["a"], 1);
+    cluster.disk_hangs = true;
+    cluster.hold_stops = true;
+    cluster.core.handle_stop(cluster.now, 15);
+    cluster.pass(LONG);
+    release(&mut cluster);
+    assert_eq!(
+        cluster.result, None,
+        "its agent has just been told to leave: {:?}",
+        cluster.warnings
+    );
+    cluster.release_stops();
+    assert_eq!(cluster.result.as_ref().map(|end| end.outcome), Some(JobOutcome::Stopped));
+}
+
+#[test]
+fn g_9_newcomers_that_were_not_started_are_not_late() {
+    for fails in [false, true] {
+        let mut cluster = trains(&["a"], 1);
+        let victim = cluster.worker("a", 0);
+        cluster.disk_hangs = true;
+        cluster.kill(&victim);
+        cluster.pass(Duration::from_secs(10));
+        if fails {
+            fail_to_store(&mut cluster);
+        }
+        cluster.pass(LONG * 2);
+        assert!(!cluster.has_worker("a", 0), "its order to start waits");
+        release(&mut cluster);
+        cluster.pass(LONG);
+        assert_eq!((cluster.active(), cluster.result), (1, None), "trouble: {fails}");
+    }
+}
+
+#[test]
+fn g_9_a_deadline_that_was_put_off_comes_in_the_end() {
+    let mut cluster = trains(&["a"], 1);
+    let victim = cluster.worker("a", 0);
+    cluster.slow_start = true;
+    cluster.disk_hangs = true;
+    cluster.kill(&victim);
+    cluster.pass(LONG);
+    release(&mut cluster);
+    cluster.pass(ELASTIC - Duration::from_secs(1));
+    assert_eq!(cluster.result, None, "the time counts from the order to start");
+    cluster.pass(Duration::from_secs(2));
+    let result = cluster.result.expect("nobody has come");
+    assert!(result.reason.starts_with("the elastic timeout of 60 s passed"), "{}", result.reason);
+}
+
+#[test]
+fn g_5_time_without_a_journal_is_not_the_time_of_a_reset() {
+    let mut cluster = trains(&["a", "b"], 1);
+    let (holder, victim) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    cluster.unconnected.insert(holder.clone());
+    cluster.disk_hangs = true;
+    cluster.kill(&victim);
+    fail_to_store(&mut cluster);
+    cluster.pass(LONG);
+    release(&mut cluster);
+    // The form deadline passes once: the elastic timeout, within which all may try again, has only begun.
+    cluster.pass(Duration::from_secs(12));
+    cluster.unconnected.clear();
+    cluster.pass(Duration::from_secs(30));
+    assert_eq!(cluster.worker("a", 0), holder, "{:?}", cluster.stops);
+    assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
+}
