@@ -193,3 +193,16 @@ fn x_17_the_operator_stops_the_job() {
         assert_eq!(result.reason, reason);
     }
 }
+
+#[test]
+fn x_17_a_second_request_waits_for_nobody() {
+    let mut cluster = pair(|_| {});
+    cluster.hold_stops = true;
+    cluster.core.handle_stop(cluster.now, 2);
+    cluster.settle();
+    assert_eq!(cluster.result, None, "agents are to leave in order");
+    cluster.core.handle_stop(cluster.now, 2);
+    cluster.settle();
+    assert_eq!(cluster.result.as_ref().map(|end| end.outcome), Some(JobOutcome::Stopped));
+    assert!(cluster.stops.iter().all(|(_, grace_ms)| *grace_ms == 0), "{:?}", cluster.stops);
+}

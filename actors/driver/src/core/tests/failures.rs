@@ -428,3 +428,16 @@ fn a_second_agent_of_one_name_is_refused_while_the_first_is_there() {
     assert_eq!(cluster.refused.len(), 1, "once the first is known to be dead the other is taken");
     assert_eq!(cluster.sizes.last(), Some(&4));
 }
+
+#[test]
+fn h_8_an_error_whose_process_ended_before_the_verdict_on_it_counts_once() {
+    let mut cluster = two_by_two(|_| {});
+    let worker = cluster.worker("b", 1);
+    cluster.hold_verdicts = true;
+    cluster.vote(&worker, Ballot::Failure { status: None, message: "bad data".to_owned() });
+    cluster.exit(&worker, ExitStatus::Code(1));
+    cluster.hold_verdicts = false;
+    cluster.settle();
+    let slot = cluster.core.roster.slot(&(worker.host, worker.slot));
+    assert_eq!(slot.map(|slot| slot.failures), Some(1));
+}

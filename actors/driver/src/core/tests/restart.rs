@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_host_manager::{HostEntry, HostState};
-use elastic_protocol::messages::{ProgramError, WorkerCondition};
+use elastic_protocol::messages::{AgentToDriver, ProgramError, WorkerCondition};
 use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 
 use super::cluster::{Cluster, silence};
@@ -393,4 +393,31 @@ fn g_12_a_broken_generation_is_stopped_whatever_waits_for_the_disk() {
     cluster.disk_hangs = false;
     cluster.pass(Duration::from_secs(20));
     assert_eq!((cluster.live().count(), cluster.sizes.last()), (5, Some(&5)));
+}
+
+#[test]
+fn slots_of_a_host_that_is_gone_are_no_room_that_is_coming() {
+    let mut cluster = four(|config| config.min_np = Some(3));
+    cluster.remove_host("b");
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.sizes, [4], "two are too few");
+    cluster.add_host("c", 2);
+    assert_eq!(cluster.sizes, [4, 4], "at once: nobody else can come");
+}
+
+#[test]
+fn a_process_that_ended_well_before_its_start_was_known_had_started() {
+    let mut cluster = Cluster::new(|config| {
+        config.mode = ElasticMode::Restart;
+        config.np = Some(2);
+    });
+    cluster.slow_start = true;
+    cluster.add_host("a", 2);
+    let (brief, other) = (cluster.worker("a", 0), cluster.worker("a", 1));
+    cluster.exit(&brief, DONE);
+    assert_eq!(cluster.sizes, [0; 0], "the other one has not started");
+    cluster.hear_agent("a", AgentToDriver::Started { worker: other.clone(), pid: 2 });
+    assert_eq!(cluster.sizes, [2]);
+    cluster.exit(&other, DONE);
+    assert_eq!(cluster.result.as_ref().map(|end| end.outcome), Some(JobOutcome::Succeeded));
 }
