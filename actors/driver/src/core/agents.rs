@@ -194,13 +194,16 @@ impl DriverCore {
 
     /// Removes a worker that its agent does not know: it died with an earlier life of the agent.
     pub(crate) fn handle_vanished(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        if !self.roster.has_worker(worker) || self.roster.is_done(worker) {
+        let Some(record) = self.roster.worker(worker) else { return };
+        if self.roster.is_done(worker) {
             return;
         }
+        let is_in_reach = record.link != PeerLink::Down;
         let cause = ResetCause::HostLost { host: worker.host.clone(), reason: reason.to_owned() };
         self.lose_member(now, worker, &cause, now);
         self.open_slot_of(worker);
-        if self.forget_worker(worker).is_some_and(|record| record.link != PeerLink::Down) {
+        self.forget_worker(worker);
+        if is_in_reach {
             self.tell_leave(worker, "its agent knows nothing of it");
         }
     }

@@ -28,22 +28,21 @@ impl StateCore {
         if self.stamp != Stamp::default() && is_planted(Bug::NothingAnnounced) {
             return;
         }
-        if self.pending.is_none() {
-            match self.training {
-                ThreadState::AtRest => self.say_arrived(),
-                ThreadState::Formed | ThreadState::Syncing => self.vote(Ballot::Ready),
-                ThreadState::Running { .. } => {
-                    self.vote(Ballot::Synced);
-                    self.say_paused();
-                    self.say_checkpoint();
-                    self.repeat_standstill();
-                }
-                ThreadState::Returned => self.vote(Ballot::Success),
-                ThreadState::Starting
-                | ThreadState::Forming
-                | ThreadState::Ending
-                | ThreadState::Exited => {}
+        match self.training {
+            ThreadState::AtRest => self.say_arrived(),
+            ThreadState::Formed | ThreadState::Syncing => self.vote(Ballot::Ready),
+            ThreadState::Running { .. } => {
+                self.vote(Ballot::Synced);
+                self.say_paused();
+                self.say_checkpoint();
+                self.repeat_standstill();
             }
+            ThreadState::Returned => self.vote(Ballot::Success),
+            // A generation waits for the thread in these alone, if any does (`check`).
+            ThreadState::Starting
+            | ThreadState::Forming
+            | ThreadState::Ending
+            | ThreadState::Exited => {}
         }
         self.say_leaving();
     }
