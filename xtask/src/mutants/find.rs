@@ -235,6 +235,11 @@ impl<'ast> Visit<'ast> for MutantFinder<'_> {
                 }
                 return;
             }
+            Expr::Match(choice) if planted::asks(&choice.expr) => {
+                let others = choice.arms.iter().filter(|arm| !planted::is_of_bug(arm));
+                return others.for_each(|arm| self.visit_arm(arm));
+            }
+            _ if planted::settles(expression) => return,
             Expr::Binary(binary) => self.binary(expression, binary),
             Expr::Unary(unary) => self.unary(expression, unary),
             Expr::MethodCall(call) => self.call(expression, call),
@@ -387,6 +392,18 @@ mod tests {
         let found = mutants_of(text);
         let of_condition = ["`a.is_late()` is always true", "`a.is_late()` is always false"];
         assert_eq!(found, [&["does nothing"], &of_condition[..], &["`g()` left out"]].concat());
+    }
+
+    #[test]
+    fn what_matters_only_with_a_planted_bug_is_left_alone() {
+        let found = mutants_of("fn f() { if a < b || !is_planted(B) { g(); } }");
+        assert_eq!(found, ["does nothing", "`g()` left out"]);
+        let found = mutants_of("fn f() { let b = a > 1 && is_planted(B); g(b) }");
+        assert_eq!(found, ["does nothing", "`g(b)` left out"]);
+        let found = mutants_of("fn f() { if a < b || is_planted(B) { g(); } }");
+        assert!(found.contains(&"`a < b` is the opposite".to_owned()), "{found:?}");
+        let found = mutants_of("fn f() -> A { match is_planted(B) { true => a + 1, false => a } }");
+        assert_eq!(found, [""; 0]);
     }
 
     #[test]
