@@ -11,6 +11,7 @@
 //! - [`wire`] encodes and decodes the wire format, as pure functions.
 //! - [`AsyncCommunicator`] runs operations beside the training thread, in the order of their launch.
 //! - [`OperationWatch`] shows where a process stands among its collectives.
+//! - [`LinkRates`] shows how fast data comes in from other hosts.
 //! - [`negotiation`] lets ranks agree on calls by name before they run, as Horovod does.
 //!
 //! Only two parts of this crate start a thread: [`ProgressThread`] with the first launch, and the first group that
@@ -29,6 +30,7 @@ mod error;
 mod fusion;
 mod hierarchy;
 mod host_fabric;
+mod link_rates;
 pub mod negotiation;
 mod operation;
 mod quic;
@@ -54,6 +56,7 @@ pub use error::{CollectiveError, CollectiveResult, FormError, MissingPeer, PeerL
 pub use fusion::all_reduce_grouped;
 pub use hierarchy::{HierarchicalCommunicator, form_in_hosts};
 pub use host_fabric::HostFabric;
+pub use link_rates::{LinkRates, LinkReading};
 pub use operation::{HostOperation, Operation, OperationMemory, OwnedOperation, PartRanges};
 pub use reduce::ReduceOp;
 pub use shards::{ShardDeal, ShardFold, are_siblings, fold_partial};

@@ -14,6 +14,7 @@ use crate::communicator::Communicator;
 use crate::element::DataType;
 use crate::error::{CollectiveError, FormError, PeerLoss, WaitDetails};
 use crate::host_fabric::HostFabric;
+use crate::link_rates::LinkRates;
 use crate::operation::HostOperation;
 use crate::quic::Endpoint;
 use crate::solo::SoloCommunicator;
@@ -31,6 +32,8 @@ pub(crate) struct Origin {
     pub(crate) part: u32,
     /// The store of connections that outlive the group.
     pub(crate) standing: StandingConnections,
+    /// The place of the rates at which data comes in from other hosts.
+    pub(crate) rates: LinkRates,
     /// The QUIC endpoint, if the streams are QUIC's: it lives as long as they do.
     pub(crate) _quic: Option<Arc<Endpoint>>,
 }
@@ -70,7 +73,8 @@ pub(crate) fn split<B: CpuBackend>(
     let exchange =
         HostOperation::AllGather { input, output, counts: None, data_type: DataType::U64 };
     parent.carry_out(signature(input.len()), exchange)?;
-    let fabric = bound.map_err(|error| CollectiveError::System(Arc::new(error)))?;
+    let mut fabric = bound.map_err(|error| CollectiveError::System(Arc::new(error)))?;
+    fabric.rates = origin.rates.clone();
     // A rank that could not listen has failed on its own; the others do not wait for it.
     if let Some(other) = entries.iter().position(|[_, _, port]| *port == 0) {
         return Err(CollectiveError::PeerLost { rank: other as u32, source: PeerLoss::Failed });

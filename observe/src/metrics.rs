@@ -44,6 +44,7 @@ pub struct EventTally {
     worker_failures: u64,
     worker_hangs: u64,
     stragglers: u64,
+    slow_links: u64,
     rebalances: u64,
     divergences: u64,
     checkpoints: u64,
@@ -84,6 +85,7 @@ impl EventTally {
             EventKind::WorkerExited { expected: false, .. } => self.worker_failures += 1,
             EventKind::WorkerStalled { .. } => self.worker_hangs += 1,
             EventKind::StragglerFound { .. } => self.stragglers += 1,
+            EventKind::SlowLinkFound { .. } => self.slow_links += 1,
             EventKind::ShardsRebalanced { .. } => self.rebalances += 1,
             EventKind::ReplicasDiffer { .. } => self.divergences += 1,
             EventKind::CheckpointSaved { .. } => self.checkpoints += 1,
@@ -311,7 +313,13 @@ fn of_steps(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result
         (labels, worker.factor)
     });
     let help = "How many times as long as its peers a rank computes that was named as slow.";
-    writer.gauge("worker_straggling_ratio", help, None, slow.collect())
+    writer.gauge("worker_straggling_ratio", help, None, slow.collect())?;
+    let links = status.slow_links.iter().map(|link| {
+        let labels = vec![("from", link.from.to_string()), ("to", link.to.to_string())];
+        (labels, link.factor)
+    });
+    let help = "How many times as fast as a link that was named as slow the others are.";
+    writer.gauge("slow_link_ratio", help, None, links.collect())
 }
 
 /// What the members' programs report. The names are the programs' own, so that their number is bounded here.
@@ -397,6 +405,9 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
     let stragglers = plain(tally.stragglers as f64);
     let help = "Times that a worker, or a host, was named as slower than its peers.";
     writer.counter("stragglers", help, stragglers)?;
+    let slow_links = plain(tally.slow_links as f64);
+    let help = "Times that a link between hosts, or all links of one, were named as slower than the others.";
+    writer.counter("slow_links", help, slow_links)?;
     let rebalances = plain(tally.rebalances as f64);
     let help = "Times that shards were dealt anew since workers had become slow, or fast again.";
     writer.counter("rebalances", help, rebalances)?;
@@ -458,6 +469,7 @@ mod tests {
             awaited: Vec::new(),
             stalled: Vec::new(),
             stragglers: Vec::new(),
+            slow_links: Vec::new(),
             divergence: Vec::new(),
             not_compared: Vec::new(),
             warnings: Vec::new(),
@@ -516,6 +528,29 @@ mod tests {
         let status = StatusReport { stalled, ..snapshot.status.clone() };
         let text = open_metrics(&Arc::new(JobSnapshot { status, ..(*snapshot).clone() }));
         assert!(text.contains(&format!("{series}{{rank=\"1\",host=\"b\"}} 12.5")), "{text}");
+    }
+
+    #[test]
+    fn a_slow_link_has_a_series_by_both_of_its_hosts_and_is_counted() {
+        let snapshot = snapshot();
+        let series = "elastic_node_slow_link_ratio";
+        assert!(!open_metrics(&snapshot).contains(&format!("{series}{{")));
+        let name = |name: &str| elastic_protocol::HostName::new(name).expect("allowed");
+        let slow_links = vec![elastic_protocol::messages::SlowLink {
+            from: name("a"),
+            to: name("b"),
+            factor: 12.5,
+            rate_mb_per_s: 2.0,
+            others_mb_per_s: 25.0,
+            loss_ms: 30.0,
+            slow_ms: 12_000,
+            host: None,
+        }];
+        let status = StatusReport { slow_links, ..snapshot.status.clone() };
+        let tally = EventTally { slow_links: 2, ..EventTally::default() };
+        let text = open_metrics(&Arc::new(JobSnapshot { status, tally, ..(*snapshot).clone() }));
+        assert!(text.contains(&format!("{series}{{from=\"a\",to=\"b\"}} 12.5")), "{text}");
+        assert!(text.contains("elastic_node_slow_links_total{} 2"), "{text}");
     }
 
     #[test]

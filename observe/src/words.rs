@@ -48,6 +48,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::WorkerStalled { .. }
         | EventKind::WorkerNotStarted { .. }
         | EventKind::StragglerFound { .. }
+        | EventKind::SlowLinkFound { .. }
         | EventKind::WorkerReplaced { .. }
         | EventKind::WorkerNotReplaced { .. }
         | EventKind::ShardsRebalanced { .. }
@@ -75,6 +76,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::ResetCalledOff { .. }
         | EventKind::StallEnded { .. }
         | EventKind::StragglerRecovered { .. }
+        | EventKind::SlowLinkRecovered { .. }
         | EventKind::ReplacementTook { .. }
         | EventKind::SlotRested { .. }
         | EventKind::RebalanceTook { .. }
@@ -237,6 +239,31 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         }
         EventKind::StragglerRecovered { worker, rank, ms } => format!(
             "{worker} (rank {rank}) is as fast as its peers again; it was slow for {:.0} s",
+            ms / 1e3
+        ),
+        EventKind::SlowLinkFound {
+            from,
+            to,
+            host,
+            factor,
+            rate_mb_per_s,
+            others_mb_per_s,
+            loss_ms,
+            slow_ms,
+        } => {
+            let whose = match host {
+                Some(host) if host == from => format!("; all links from {host} are slow"),
+                Some(host) => format!("; all links to {host} are slow"),
+                None => String::new(),
+            };
+            format!(
+                "the link from {from} to {to} is SLOW: it carries {rate_mb_per_s:.1} MB/s, the others {others_mb_per_s:.1} MB/s \
+                 ({factor:.1} times as fast), for {:.0} s; {to} loses {loss_ms:.1} ms a step{whose}",
+                slow_ms / 1e3
+            )
+        }
+        EventKind::SlowLinkRecovered { from, to, ms } => format!(
+            "the link from {from} to {to} is as fast as the others again; it was slow for {:.0} s",
             ms / 1e3
         ),
         EventKind::WorkerReplaced { worker, rank, ranks, is_host, why, spares, rest_s } => {

@@ -88,6 +88,12 @@ bugs! {
     StragglerByWaiting = "members are compared by how long they wait, not compute", "driver";
     /// One slow look at a member names it: a moment's load is taken for a slow host.
     StragglerAtOnce = "a member that is slow once is named as a straggler", "driver";
+    /// One slow look at a link names it: a moment's load is taken for a slow link.
+    LinkSlowAtOnce = "a link that is slow once is named", "driver";
+    /// The links of a host are judged although its members compute slowly, and so send and receive slowly.
+    LinksOfSlowHostNamed = "the links of a host that computes slowly are named", "driver";
+    /// The driver takes the sender of a link for its receiver.
+    LinkTurnedAround = "a slow link is named in the opposite direction", "driver";
     /// Of replicas that differ, the driver takes the minority's for the right ones.
     MajorityIsWrong = "of replicas that differ, the majority is accused", "driver";
     /// The driver accuses ranks of arrays that were never alike: each rank's own averages are taken for a difference.

@@ -75,6 +75,7 @@ pub(super) fn start(
         },
         gpu,
     };
+    let rates = shared.links().clone();
     let (ready, started) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name("elastic".to_owned())
@@ -103,7 +104,7 @@ pub(super) fn start(
     if let Some(WhileWaiting { period, check }) = options.while_waiting {
         control = control.checking(period, check);
     }
-    let cpu = CpuGroups::new(fabric, abort.clone(), operation_deadline).following(new_ip);
+    let cpu = CpuGroups::new(fabric, abort.clone(), operation_deadline, rates).following(new_ip);
     let fabric = Groups { cpu, gpu: gpu_groups };
     Ok(StartedWorker { control, abort, fabric, thread })
 }

@@ -81,6 +81,7 @@ impl Workers {
             note,
             reported,
             steps,
+            links: Vec::new(),
             digests: None,
         })?;
         let workers = self.commits.keys();

@@ -66,6 +66,7 @@ pub(super) fn describe_status(status: &StatusReport) -> String {
     text.extend(status.divergence.iter().map(|differing| format!("differs: {differing}\n")));
     text.extend(status.not_compared.iter().map(|array| format!("not compared: {array}\n")));
     text.extend(status.stragglers.iter().map(|straggler| format!("slow: {straggler}\n")));
+    text.extend(status.slow_links.iter().map(|link| format!("slow: {link}\n")));
     if let Some(checkpoint) = &status.checkpoint {
         let last = match (checkpoint.last_step, &checkpoint.at) {
             (Some(step), Some(at)) => format!("step {step}, saved at {at}"),

@@ -122,6 +122,7 @@ mod tests {
             awaited: Vec::new(),
             stalled: Vec::new(),
             stragglers: Vec::new(),
+            slow_links: Vec::new(),
             divergence: Vec::new(),
             not_compared: Vec::new(),
             warnings: Vec::new(),

@@ -151,6 +151,10 @@ impl Flow for Messages<'_> {
         }
     }
 
+    fn ready_from(&self, lane: StreamLane) -> usize {
+        self.place_of(lane).map_or(0, |place| place.len())
+    }
+
     fn length_to(&self, lane: StreamLane) -> u64 {
         self.sent(lane).map_or(0, |bytes| bytes.len() as u64)
     }

@@ -56,6 +56,11 @@ impl Flow for Regions<'_> {
         }
     }
 
+    fn ready_from(&self, lane: StreamLane) -> usize {
+        let part = self.hosts.led_by(lane.rank).and_then(|host| self.part(host, lane.stream));
+        part.map_or(0, |part| part.len())
+    }
+
     fn length_to(&self, lane: StreamLane) -> u64 {
         self.part(self.hosts.own(), lane.stream).map_or(0, |part| part.len() as u64)
     }

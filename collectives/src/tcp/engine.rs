@@ -11,6 +11,7 @@ use super::flow::{Flow, StreamLane};
 use super::link::{Leave, LinkFault, PeerFrame, StreamLink};
 use super::path::{silent, told_alike};
 use super::stripes::STREAMS_MOST;
+use super::transfer::{TIMED_LEAST, timed};
 use crate::abort::AbortHandle;
 use crate::attention::until_look;
 use crate::clock;
@@ -58,6 +59,8 @@ pub(crate) struct Engine {
     /// Whether the operations belong to forming, which numbers them separately.
     pub(crate) agreeing: bool,
     pub(crate) failure: Option<CollectiveError>,
+    /// Whether the present operation times what comes in from other hosts.
+    pub(crate) times_transfers: bool,
     pub(crate) hangups: u64,
     /// The origin of the group, from which sub-groups are made. Dropped after the links, whose last bytes may still
     /// be in flight.
@@ -83,7 +86,11 @@ impl Engine {
         flow: &mut F,
     ) -> Result<(), CollectiveError> {
         self.begin(operation, flow)?;
-        self.progress(operation, flow)
+        self.progress(operation, flow)?;
+        if self.times_transfers {
+            self.note_transfers();
+        }
+        Ok(())
     }
 
     /// Refuses the call where the communicator has failed before.
@@ -113,10 +120,12 @@ impl Engine {
     ) -> Result<(), CollectiveError> {
         self.check_abort()?;
         let (generation, collective) = (self.generation, self.sequence);
+        let origin = Arc::clone(&self.origin);
+        self.times_transfers = false;
         for link in &mut self.links {
             let lane = link.lane;
             if lane.stream >= flow.streams() {
-                link.begin(None, 0, None);
+                link.begin(None, 0, None, 0);
                 continue;
             }
             let (sends, receives) = (flow.sends_to(lane), flow.receives_from(lane));
@@ -136,7 +145,10 @@ impl Engine {
             };
             let ours = sends.then(|| header(to_number, flow.announced_to(lane.rank)));
             let expected = receives.then(|| header(from_number, flow.announced_from(lane.rank)));
-            link.begin(ours, flow.length_to(lane), expected);
+            let ready = if receives { flow.ready_from(lane) } else { 0 };
+            let is_timed = ready >= TIMED_LEAST && origin.group.host_elsewhere(lane.rank).is_some();
+            let ready = if is_timed { ready } else { 0 };
+            self.times_transfers |= link.begin(ours, flow.length_to(lane), expected, ready);
         }
         for index in 0..self.links.len() {
             let link = &self.links[index];
@@ -194,6 +206,19 @@ impl Engine {
                         self.probe(index, operation)?;
                     }
                 }
+            }
+        }
+    }
+
+    /// Notes what the operation has brought from other hosts, and how fast.
+    fn note_transfers(&self) {
+        let Origin { group, rates, .. } = &*self.origin;
+        for streams in self.peers() {
+            let Some(host) = group.host_elsewhere(streams[0].lane.rank) else { continue };
+            let received: usize = streams.iter().map(StreamLink::received).sum();
+            if received > 0 {
+                let timed = timed(streams.iter().map(|link| &link.transfer));
+                rates.note(host, received as u64, timed);
             }
         }
     }

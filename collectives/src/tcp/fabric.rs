@@ -20,6 +20,7 @@ use elastic_protocol::DataPlane;
 
 use crate::abort::AbortHandle;
 use crate::error::FormError;
+use crate::link_rates::LinkRates;
 use crate::quic::Endpoint;
 
 /// Default time limit of forming: 30 s.
@@ -105,6 +106,12 @@ impl GroupSpec {
         host(rank).is_none() || host(rank) != host(self.rank)
     }
 
+    /// The name of the host of `rank`, if that is another one than this rank's.
+    pub(crate) fn host_elsewhere(&self, rank: u32) -> Option<&Arc<str>> {
+        let name = |rank: u32| self.host_names.get(rank as usize);
+        name(rank).filter(|host| name(self.rank) != Some(host))
+    }
+
     /// Whether this crate encrypts the link to `rank`. QUIC encrypts by itself.
     pub(crate) fn seals_to(&self, rank: u32) -> bool {
         self.encrypts && self.is_elsewhere(rank) && !self.is_quic_to(rank)
@@ -144,6 +151,8 @@ pub struct TcpFabric {
     pub(crate) has_warned_of_strangers: bool,
     pub(crate) random: SystemRandom,
     pub(crate) standing: StandingConnections,
+    /// Where the groups note the rates at which data comes in from other hosts.
+    pub(crate) rates: LinkRates,
     udp: Udp,
     newest: Option<(u64, u64, u32)>,
 }
@@ -192,6 +201,7 @@ impl TcpFabric {
             has_warned_of_strangers,
             random,
             standing,
+            rates: LinkRates::default(),
             udp,
             newest,
         })
@@ -210,6 +220,11 @@ impl TcpFabric {
         let endpoint = Arc::new(Endpoint::new(socket, path_deadline)?);
         self.udp = Udp::Serving(Arc::clone(&endpoint));
         Ok(endpoint)
+    }
+
+    /// The same, whose groups note in `rates` how fast data comes in from other hosts.
+    pub fn measuring(self, rates: LinkRates) -> TcpFabric {
+        TcpFabric { rates, ..self }
     }
 
     /// The address of the listener.

@@ -53,6 +53,11 @@ pub(crate) trait Flow {
     fn may_defer(&self) -> bool {
         false
     }
+    /// The number of bytes due on this lane that its peer has when it enters: they follow its header without a wait for
+    /// other data.
+    fn ready_from(&self, _lane: StreamLane) -> usize {
+        0
+    }
     /// The length of all payload sent on this lane, in bytes.
     fn length_to(&self, lane: StreamLane) -> u64;
     /// The length of all payload sent to `rank`, in bytes. Headers announce it where lengths differ by pair.
@@ -118,6 +123,10 @@ where
             }
             _ => IncomingBytes::Done,
         }
+    }
+
+    fn ready_from(&self, lane: StreamLane) -> usize {
+        self.part((self.from)(lane.rank), lane.stream).map_or(0, |part| part.len())
     }
 
     fn length_to(&self, lane: StreamLane) -> u64 {

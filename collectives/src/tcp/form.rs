@@ -421,6 +421,7 @@ impl<'a> Forming<'a> {
                 address: self.fabric.local_address().ip(),
                 part: self.identity.part,
                 standing: self.fabric.standing.clone(),
+                rates: self.fabric.rates.clone(),
                 _quic: self.quic,
             }),
             hangups: 1,
@@ -434,6 +435,7 @@ impl<'a> Forming<'a> {
             sequence: 0,
             agreeing: false,
             failure: None,
+            times_transfers: false,
         })
     }
 }

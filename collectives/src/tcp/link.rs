@@ -13,6 +13,8 @@ use super::flow::{Flow, IncomingBytes, OutgoingBytes, StreamLane};
 use super::path::{PathWatch, silent};
 use super::seal::Seal;
 use super::standing::Left;
+use super::transfer::TransferWatch;
+use crate::clock;
 use crate::quic::QuicSession;
 use crate::wire::{FRAME_LENGTH, Frame, FrameError, FrameHeader};
 
@@ -96,6 +98,8 @@ pub(crate) struct StreamLink {
     /// Whether the peer has announced the operation.
     announced: bool,
     path: PathWatch,
+    /// How long the first bytes of the operation are on their way.
+    pub(super) transfer: TransferWatch,
     pub(crate) messages_sent: u64,
     pub(crate) messages_received: u64,
 }
@@ -134,19 +138,21 @@ impl StreamLink {
             deferred: false,
             announced: false,
             path: PathWatch::default(),
+            transfer: TransferWatch::default(),
             messages_sent: 0,
             messages_received: 0,
         }
     }
 
     /// Starts an operation on this link: `ours` is the header to send, with a payload of `due` bytes, `expected` the
-    /// header that must come in.
+    /// header that must come in, behind which `ready` bytes follow without a wait of the peer. Returns whether they are timed.
     pub(crate) fn begin(
         &mut self,
         ours: Option<FrameHeader>,
         due: u64,
         expected: Option<FrameHeader>,
-    ) {
+        ready: usize,
+    ) -> bool {
         self.sending = ours.is_some();
         self.receiving = expected.is_some();
         if let Some(header) = ours {
@@ -158,6 +164,7 @@ impl StreamLink {
         self.payload_due = due;
         self.tail.clear();
         (self.deferred, self.announced) = (false, false);
+        self.transfer.begin(ready)
     }
 
     /// The fault of a path that no longer carries data.
@@ -262,6 +269,7 @@ impl StreamLink {
             IncomingBytes::Done | IncomingBytes::Blocked => &mut [],
         };
         if !self.readable {
+            self.transfer_waits();
             return Ok(false);
         }
         // Where the payload may be deferred, only the header is read until it is known whether the payload follows.
@@ -280,6 +288,7 @@ impl StreamLink {
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.readable = false;
+                self.transfer_waits();
                 return Ok(false);
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(true),
@@ -304,13 +313,27 @@ impl StreamLink {
                 (self.header_received, self.announced) = (0, true);
                 return Ok(true);
             }
+            self.transfer.enter(clock::now);
         }
         if count > of_header {
             self.tail.push(&payload[..count - of_header]);
             self.payload_received += count - of_header;
+            self.transfer.receive(self.payload_received, clock::now);
             flow.received(self.lane, self.payload_received);
         }
         Ok(true)
+    }
+
+    /// Notes that nothing is there to read.
+    const fn transfer_waits(&mut self) {
+        if self.header_received == 0 {
+            self.transfer.wait();
+        }
+    }
+
+    /// The payload that has come in, in bytes.
+    pub(super) const fn received(&self) -> usize {
+        self.payload_received
     }
 
     /// Compares the header that came in with the one due; `rest` was read after it.

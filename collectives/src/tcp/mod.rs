@@ -19,6 +19,7 @@ mod standing;
 mod stripes;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 pub use communicator::TcpCommunicator;
 pub(crate) use communicator::{DOUBLING_RANKS, SMALL};

@@ -326,6 +326,11 @@ impl Sliced<'_> {
         }
     }
 
+    /// The pieces that a peer sends before its first result.
+    fn ready_from(&self) -> usize {
+        self.region(self.own).len().min(2 * self.piece)
+    }
+
     fn length_to(&self, rank: u32) -> u64 {
         (self.region(rank).len() + self.gathered_to(rank)) as u64
     }
@@ -363,6 +368,10 @@ impl Flow for Striped<'_> {
 
     fn received(&mut self, lane: StreamLane, moved: usize) {
         self.0[lane.stream as usize].received(lane.rank, moved);
+    }
+
+    fn ready_from(&self, lane: StreamLane) -> usize {
+        self.part(lane).ready_from()
     }
 
     fn length_to(&self, lane: StreamLane) -> u64 {

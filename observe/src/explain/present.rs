@@ -38,6 +38,8 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
     let slow = status.into_iter().flat_map(|status| &status.stragglers);
     sentences
         .extend(slow.map(|straggler| format!("Slow: {straggler}; they wait for it in each step.")));
+    let links = status.into_iter().flat_map(|status| &status.slow_links);
+    sentences.extend(links.map(|link| format!("Slow: {link}.")));
     let differing = status.into_iter().flat_map(|status| &status.divergence);
     sentences.extend(differing.map(|it| format!("Replicas differ: {it}.")));
     let warnings = status.into_iter().flat_map(|status| &status.warnings);

@@ -231,6 +231,8 @@ impl GoodputLedger {
             | EventKind::FirstSteps { .. }
             | EventKind::StragglerFound { .. }
             | EventKind::StragglerRecovered { .. }
+            | EventKind::SlowLinkFound { .. }
+            | EventKind::SlowLinkRecovered { .. }
             | EventKind::WorkerReplaced { .. }
             | EventKind::WorkerNotReplaced { .. }
             | EventKind::ReplacementTook { .. }

@@ -76,6 +76,7 @@ fn warnings(status: &StatusReport, missed: u64) -> Vec<String> {
     let stalled = status.stalled.iter().map(ToString::to_string);
     let differing = status.divergence.iter().map(ToString::to_string);
     let slow = status.stragglers.iter().map(ToString::to_string);
+    let slow_links = status.slow_links.iter().map(ToString::to_string);
     let missed = (missed > 0).then(|| format!("this page has missed {}", counted(missed, "event")));
     status
         .warnings
@@ -84,6 +85,7 @@ fn warnings(status: &StatusReport, missed: u64) -> Vec<String> {
         .chain(stalled)
         .chain(differing)
         .chain(slow)
+        .chain(slow_links)
         .chain(unreachable)
         .chain(missed)
         .collect()

@@ -82,6 +82,7 @@ fn status() -> StatusReport {
         awaited: Vec::new(),
         stalled: Vec::new(),
         stragglers: Vec::new(),
+        slow_links: Vec::new(),
         divergence: Vec::new(),
         not_compared: Vec::new(),
         warnings: Vec::new(),

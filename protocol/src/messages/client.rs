@@ -11,6 +11,7 @@ use crate::words::counted;
 use super::condition::{HostCondition, JobPhase, WorkerCondition};
 use super::divergence::{DivergentReplica, UncomparedTensor};
 use super::drivers::DriverStatus;
+use super::link::SlowLink;
 use super::moved::MovedBytes;
 use super::reported::ReportedValues;
 use super::standstill::{AwaitedWorker, StalledWorker};
@@ -112,6 +113,10 @@ pub struct StatusReport {
     /// [`StatusReport::AWAITED_MAX`].
     #[serde(default)]
     pub stragglers: Vec<StragglingWorker>,
+    /// Links between hosts that are slower than the others, for which their receivers wait; at most
+    /// [`StatusReport::AWAITED_MAX`].
+    #[serde(default)]
+    pub slow_links: Vec<SlowLink>,
     /// Arrays that ranks hold otherwise than most of the others; at most [`StatusReport::DIVERGENCE_MAX`].
     #[serde(default)]
     pub divergence: Vec<DivergentReplica>,
@@ -146,7 +151,7 @@ pub struct StatusReport {
 }
 
 impl StatusReport {
-    /// Most workers that are named as awaited, as stalled, or as stragglers.
+    /// Most workers that are named as awaited, as stalled, or as stragglers, and links as slow.
     pub const AWAITED_MAX: usize = 8;
 
     /// Most arrays of ranks that are named as different.

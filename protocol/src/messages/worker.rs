@@ -13,7 +13,7 @@ use crate::deadlines::Deadlines;
 use crate::ids::{JobId, Stamp, Term};
 use crate::job::{JobResult, ResetCause};
 use crate::messages::{
-    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, MovedBytes,
+    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, LinkPace, MovedBytes,
     ReportedValues, StateDigests, StepTimes,
 };
 
@@ -74,6 +74,8 @@ pub enum WorkerToDriver {
         reported: ReportedValues,
         /// How long its steps take; with one message in [`StepTimes::EVERY`] at most, absent from the others.
         steps: Option<StepTimes>,
+        /// How fast data comes in from other hosts; beside step times only, at most [`LinkPace::LINKS_MAX`].
+        links: Vec<LinkPace>,
         /// Digests of the commits since the message before.
         digests: Option<StateDigests>,
     },

@@ -67,6 +67,9 @@ const fn shows_in_long_waits(bug: Bug) -> bool {
             | Bug::OtherCollectiveIgnored
             | Bug::StragglerByWaiting
             | Bug::StragglerAtOnce
+            | Bug::LinkSlowAtOnce
+            | Bug::LinkTurnedAround
+            | Bug::LinksOfSlowHostNamed
             | Bug::ReplacedBelowMin
             | Bug::ReplacementsUnbounded
             | Bug::NeighbourReplaced
@@ -126,6 +129,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::CheckpointNotSynced
         | Bug::OldCheckpointRemovedFirst
         | Bug::DataRemovedBeforeManifest => 10,
+        Bug::LinkSlowAtOnce | Bug::LinkTurnedAround | Bug::LinksOfSlowHostNamed => 11,
         _ => 0,
     }
 }

@@ -57,6 +57,7 @@ impl World {
             .check_gone_hosts()
             .and_then(|()| self.check_hang_is_named())
             .and_then(|()| self.check_straggler_is_named())
+            .and_then(|()| self.check_slow_link_is_named())
             .and_then(|()| self.check_rests())
             .and_then(|()| self.check_difference_is_named())
             .and_then(|()| self.check_named_are_shown())
@@ -84,18 +85,29 @@ impl World {
 
     /// Whether driver, disk, discovery and hosts are free of faults, and no process stands still.
     fn is_whole(&self) -> bool {
-        self.is_whole_but_for(u32::MAX)
+        self.is_whole_except(u32::MAX, u32::MAX)
     }
 
     /// The same, where this host may be slow.
     pub(super) fn is_whole_but_for(&self, slow_host: u32) -> bool {
+        self.is_whole_except(slow_host, u32::MAX)
+    }
+
+    /// The same, where data may come to this host late.
+    pub(super) fn is_whole_but_for_data_to(&self, host: u32) -> bool {
+        self.is_whole_except(u32::MAX, host)
+    }
+
+    fn is_whole_except(&self, slow_host: u32, late_data_host: u32) -> bool {
         let host_is_whole = |(number, host): (u32, &super::agents::SimulatedHost)| {
             let agent_runs = host.agent.as_ref().is_some_and(|agent| agent.stopped == 0);
             let cuts = host.cut_to_driver + host.cut_from_driver + host.cut_data;
             let starts = host.no_spawn + host.hang_start + host.unlisted;
             let may_be_slow = number == slow_host;
             let steps_slowly = !may_be_slow && (host.steps_slowly() || host.slow_until > self.now);
-            let is_slow = steps_slowly || host.extra_delay > 0 || host.data_delay > 0;
+            let is_slow = steps_slowly
+                || host.extra_delay > 0
+                || number != late_data_host && host.data_is_late();
             let runs = |process: &u32| {
                 let process = &self.processes[*process as usize];
                 process.stopped == 0 && process.thread_hangs == 0 && !process.hangs

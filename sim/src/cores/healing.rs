@@ -46,6 +46,7 @@ impl World {
         self.end_former_drivers();
         self.boot_driver(self.driver.life);
         self.continue_driver(u32::MAX);
+        self.mend_links();
         for host in 0..self.hosts.len() as u32 {
             let is_core = self.scenario.core[host as usize];
             let entry = &mut self.hosts[host as usize];

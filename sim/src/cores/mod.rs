@@ -16,6 +16,7 @@ mod faults;
 mod hangs;
 mod happening;
 mod healing;
+mod links;
 mod membership;
 mod network;
 mod processes;
@@ -47,6 +48,7 @@ use self::collectives::CollectiveGroup;
 use self::driver::{DriverBirth, DriverLife, Interregnum, Tenancy};
 use self::hangs::HangWatch;
 use self::happening::Happening;
+use self::links::LinkWatch;
 use self::membership::SlotWatch;
 use self::network::SimulatedLink;
 use self::processes::SimulatedProcess;
@@ -123,6 +125,7 @@ pub(crate) struct World {
     calm: Calm,
     hangs: HangWatch,
     stragglers: StragglerWatch,
+    links_watch: LinkWatch,
     replacements: ReplacementWatch,
     rebalancing: RebalanceWatch,
     replicas: ReplicaWatch,
@@ -230,6 +233,7 @@ impl World {
             calm: Calm::default(),
             hangs: HangWatch::default(),
             stragglers: StragglerWatch::default(),
+            links_watch: LinkWatch::default(),
             replacements: ReplacementWatch::default(),
             rebalancing: RebalanceWatch::default(),
             replicas: ReplicaWatch::default(),

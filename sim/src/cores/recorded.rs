@@ -107,7 +107,7 @@ impl World {
         Some(Saved { id: CommitId { generation, step, digest: model.digest() }, model })
     }
 
-    fn host_named(&self, name: &HostName) -> Option<u32> {
+    pub(super) fn host_named(&self, name: &HostName) -> Option<u32> {
         self.hosts.iter().find(|host| host.name == *name).map(|host| host.number)
     }
 

@@ -402,6 +402,13 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         }
         EventKind::NotCompared { tensor, reason } => format!("{tensor} {reason}"),
         EventKind::StragglerRecovered { worker, .. } => format!("{worker} is slow no more"),
+        EventKind::SlowLinkFound { from, to, host, factor, .. } => {
+            let whose = host.as_ref().map_or_else(String::new, |host| format!(", all of {host}"));
+            format!("the link from {from} to {to} is slow{whose}: {factor:.2} times")
+        }
+        EventKind::SlowLinkRecovered { from, to, .. } => {
+            format!("the link from {from} to {to} is slow no more")
+        }
         EventKind::WorkerReplaced { worker, ranks, is_host, why, spares, .. } => {
             let whole = if *is_host { ", its host" } else { "" };
             format!("{worker} is replaced{whole}, {why}: {} ranks, {spares} spare", ranks.len())

@@ -9,7 +9,7 @@ use super::{CutDirection, DiscoveryFault, DiskFault, FaultMoment, PlannedFault, 
 use crate::options::RunOptions;
 
 /// Number of kinds of fault that swarm testing switches.
-const KINDS: u32 = 35;
+const KINDS: u32 = 36;
 
 /// Number of kinds in the first sets of draws.
 const KINDS_FIRST: u32 = 25;
@@ -17,6 +17,7 @@ const KINDS_SECOND: u32 = 29;
 const KINDS_THIRD: u32 = 30;
 const KINDS_FOURTH: u32 = 32;
 const KINDS_FIFTH: u32 = 33;
+const KINDS_SIXTH: u32 = 35;
 
 /// Kinds that take the driver away: alone, together with another node, and by trouble of its disk.
 const DRIVER_LOST: u32 = 17;
@@ -36,6 +37,7 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
         3 | 4 => KINDS_THIRD,
         5 | 6 => KINDS_FOURTH,
         7 => KINDS_FIFTH,
+        8..=10 => KINDS_SIXTH,
         _ => KINDS,
     };
     let mut swarm = stream(seed, "swarm", 0);
@@ -227,6 +229,12 @@ fn one(
         }
         // Mostly longer than two attempts to form.
         34 => SimulatedFault::LoopbackDown { host, for_us: for_us * 8 },
+        // Mostly longer than it takes to be named as slow.
+        35 => {
+            let (from, times) =
+                (random.random_range(0..options.hosts.max(1)), random.random_range(2..24));
+            SimulatedFault::SlowData { host, from, times, for_us: for_us * 20 }
+        }
         27 => SimulatedFault::Discovery { lie: DiscoveryFault::Unclear, for_us },
         // Longer than any node waits for a silent driver.
         28 => {

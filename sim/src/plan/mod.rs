@@ -148,6 +148,8 @@ pub(crate) enum SimulatedFault {
     SlowLink { host: u32, delay_us: u64, for_us: u64 },
     /// A host computes slower by a factor.
     SlowHost { host: u32, times: u64, for_us: u64 },
+    /// Data from one host reaches another one so many times as slowly.
+    SlowData { host: u32, from: u32, times: u64, for_us: u64 },
     /// The steps of one slot's workers take so many times as long.
     SlowSlot { host: u32, slot: u32, times: u64, for_us: u64 },
     /// Discovery gives a false answer.

@@ -25,10 +25,12 @@ mod input;
 mod interrupt;
 mod journal_check;
 mod journaling;
+mod links;
 mod losses;
 mod membership;
 mod outbox;
 mod output;
+mod pace_spell;
 mod pacing;
 mod phase;
 mod quarrels;
@@ -80,6 +82,7 @@ use self::former_nodes::Takeover;
 use self::hangs::Hangs;
 use self::inactivity::Inactivity;
 pub use self::input::DriverInput;
+use self::links::Links;
 use self::outbox::DriverOutbox;
 pub use self::output::{DriverEvent, DriverOutput, EventKind, HostResetMs, ReplacedFor, ResetWay};
 use self::pacing::Pacing;
@@ -130,6 +133,9 @@ pub struct DriverCore {
     /// How long members compute in a step, and who is slow.
     #[serde(default)]
     stragglers: Stragglers,
+    /// How fast data goes between hosts, and which links are slow.
+    #[serde(default)]
+    links: Links,
     /// Members that were replaced since they hung or were slow.
     #[serde(default)]
     replacements: Replacements,
@@ -180,6 +186,7 @@ impl DriverCore {
             hangs: Hangs::default(),
             inactivity: Inactivity::default(),
             stragglers: Stragglers::default(),
+            links: Links::default(),
             replacements: Replacements::default(),
             rebalancing: Rebalancing::default(),
             divergence: Divergence::default(),

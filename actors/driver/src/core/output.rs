@@ -332,6 +332,35 @@ pub enum EventKind {
         /// How long it was slow, in milliseconds.
         ms: f64,
     },
+    /// A link between two hosts carries data more slowly than the others do, and its receiver waits for that in each step.
+    SlowLinkFound {
+        /// The host that sends.
+        from: HostName,
+        /// The host that receives.
+        to: HostName,
+        /// The host at fault, if all of its links in this direction are slow; absent if it is this link alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        host: Option<HostName>,
+        /// How many times as fast the median of the other links is.
+        factor: f64,
+        /// Its rate, in megabytes a second.
+        rate_mb_per_s: f64,
+        /// The median of the others' rates, in megabytes a second.
+        others_mb_per_s: f64,
+        /// What its receiver loses in a step, in milliseconds.
+        loss_ms: f64,
+        /// How long it has been slow, in milliseconds.
+        slow_ms: f64,
+    },
+    /// A link that was named as slow is as fast as the others again.
+    SlowLinkRecovered {
+        /// The host that sends.
+        from: HostName,
+        /// The host that receives.
+        to: HostName,
+        /// How long it was slow, in milliseconds.
+        ms: f64,
+    },
     /// What the time of the members' steps went into, beside their computation. Told every 30 s, every 5 s while a
     /// member is named as slow, when one is named, and when a generation ends.
     StepsMeasured {

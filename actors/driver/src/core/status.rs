@@ -127,6 +127,7 @@ impl DriverCore {
             awaited: self.awaited_workers(now),
             stalled: self.stalled_workers(now),
             stragglers: self.straggling_workers(now),
+            slow_links: self.slow_links(now),
             divergence: self.divergent_replicas(),
             not_compared: self.uncompared_tensors(),
             warnings: self.warnings(now),

@@ -38,7 +38,7 @@ impl DriverCore {
             WorkerToDriver::CollectiveFailed { stamp, peer, error } => {
                 self.handle_collective_failed(now, worker, stamp, peer, error);
             }
-            WorkerToDriver::Progress { stamp, step, note, reported, steps, digests } => {
+            WorkerToDriver::Progress { stamp, step, note, reported, steps, links, digests } => {
                 if self.round.stamp() != Some(stamp) {
                     return self.drop_message();
                 }
@@ -46,6 +46,7 @@ impl DriverCore {
                 self.note_first_step(now, &worker, step);
                 if let Some(times) = steps {
                     self.handle_step_times(now, &worker, stamp, times);
+                    self.handle_link_paces(&worker, links, times);
                 }
                 self.record_progress(now);
                 self.retry_checkpoint(now);

@@ -124,6 +124,7 @@ fn attention(status: &StatusReport, width: usize) -> Vec<String> {
     let waiting = status.waiting_for.iter().map(|waiting| format!("waiting: {waiting}"));
     let hangs = status.stalled.iter().map(|stalled| format!("hangs: {stalled}"));
     let slow = status.stragglers.iter().map(|straggler| format!("slow: {straggler}"));
+    let links = status.slow_links.iter().map(|link| format!("slow: {link}"));
     let unreachable = status.unreachable.iter().map(|pair| format!("unreachable: {pair}"));
     let warnings = status.warnings.iter().map(|warning| format!("warning: {warning}"));
     let all = result
@@ -132,6 +133,7 @@ fn attention(status: &StatusReport, width: usize) -> Vec<String> {
         .chain(waiting)
         .chain(hangs)
         .chain(slow)
+        .chain(links)
         .chain(unreachable)
         .chain(warnings);
     let words = |text: String| clean(&text).split(' ').map(str::to_owned).collect::<Vec<_>>();

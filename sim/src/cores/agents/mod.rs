@@ -54,6 +54,8 @@ pub(super) struct SimulatedHost {
     pub(super) extra_delay: u64,
     /// Extra delay of collectives' results at this host, in nanoseconds.
     pub(super) data_delay: u64,
+    /// How many times as slowly data comes in from other hosts.
+    pub(super) slow_data: BTreeMap<u32, u64>,
     pub(super) slow_times: u64,
     /// How many times as long the steps of single slots take.
     pub(super) slow_slots: BTreeMap<u32, u64>,
@@ -165,6 +167,11 @@ impl SimulatedHost {
         self.slow_times > 1 || !self.slow_slots.is_empty()
     }
 
+    /// Whether data for collectives comes in later than usual.
+    pub(super) fn data_is_late(&self) -> bool {
+        self.data_delay > 0 || !self.slow_data.is_empty()
+    }
+
     pub(super) fn new(number: u32, name: HostName, slots: u32, ppm: i64) -> Self {
         Self {
             number,
@@ -181,6 +188,7 @@ impl SimulatedHost {
             cut_data: 0,
             extra_delay: 0,
             data_delay: 0,
+            slow_data: BTreeMap::new(),
             slow_times: 1,
             slow_slots: BTreeMap::new(),
             slow_until: 0,

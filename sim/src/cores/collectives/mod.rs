@@ -237,10 +237,8 @@ impl World {
         if let Some(shards) = shards {
             sum = self.fold_shards(process, shards, partial);
         }
-        let (processes, hosts) = (&self.processes, &self.hosts);
-        let late = |process: u32| hosts[processes[process as usize].host as usize].data_delay;
         for (index, waiter) in waiters.into_iter().enumerate() {
-            let at = at + 1_000 * index as u64 + late(waiter);
+            let at = at + 1_000 * index as u64 + self.late_data(waiter);
             let result = Happening::Result { process: waiter, generation, operation, value: sum };
             self.agenda.push(at, result);
         }

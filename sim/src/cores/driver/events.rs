@@ -114,6 +114,10 @@ impl World {
                 let checked = self.check_straggler(&worker, &ranks, is_host);
                 self.demand(checked);
             }
+            EventKind::SlowLinkFound { from, to, host, .. } => {
+                let checked = self.check_slow_link(&from, &to, host.as_ref());
+                self.demand(checked);
+            }
             EventKind::WorkerReplaced { worker, is_host, why, .. } => {
                 self.membership_is_to_change();
                 let checked = self.check_replaced(&worker, is_host, why);

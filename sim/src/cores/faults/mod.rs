@@ -119,6 +119,7 @@ impl World {
             SimulatedFault::Cut { host, way, .. } => self.cut(host, way, -1),
             SimulatedFault::SlowLink { host, .. } => self.hosts[host as usize].extra_delay = 0,
             SimulatedFault::SlowHost { host, .. } => self.hosts[host as usize].slow_times = 1,
+            SimulatedFault::SlowData { host, from, .. } => self.mend_link(from, host),
             SimulatedFault::SlowSlot { host, slot, .. } => {
                 self.hosts[host as usize].slow_slots.remove(&slot);
             }
@@ -186,6 +187,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::SlowLink { host, .. }
         | SimulatedFault::SlowHost { host, .. }
         | SimulatedFault::SlowSlot { host, .. }
+        | SimulatedFault::SlowData { host, .. }
         | SimulatedFault::Unlist { host, .. }
         | SimulatedFault::Slots { host, .. }
         | SimulatedFault::NoSpawn { host, .. }

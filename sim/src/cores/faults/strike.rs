@@ -138,6 +138,10 @@ impl World {
                 self.hosts[host as usize].slow_times = times;
                 Some(for_us)
             }
+            SimulatedFault::SlowData { host, from, times, for_us } => {
+                self.slow_link(from, host, times);
+                Some(for_us)
+            }
             SimulatedFault::SlowSlot { host, slot, times, for_us } => {
                 self.hosts[host as usize].slow_slots.insert(slot, times);
                 Some(for_us)

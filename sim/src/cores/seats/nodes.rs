@@ -147,13 +147,16 @@ impl World {
 
     pub(crate) fn progress_of(&mut self, process: u32) -> TrainingProgress {
         let digests = self.take_digests(process);
+        let steps = self.step_times_of(process);
+        let links = self.link_paces_of(process, steps);
         let saved = self.processes[process as usize].program.saved.as_ref();
         TrainingProgress {
             step: Step(saved.map_or(0, |saved| saved.model.step)),
             note: String::new(),
             reported: ReportedValues::default(),
             position: self.position_of(process),
-            steps: self.step_times_of(process),
+            steps,
+            links,
             digests,
             moved: None,
         }

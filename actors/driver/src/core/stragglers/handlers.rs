@@ -62,6 +62,7 @@ impl DriverCore {
                 self.name_straggler(now, &worker, since, &scores);
             }
         }
+        self.review_links(now);
         self.answer_stragglers(now);
         self.rebalance(now);
     }

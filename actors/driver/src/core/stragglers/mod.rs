@@ -77,6 +77,11 @@ impl Stragglers {
         slow.filter(|(_, pace)| pace.is_slow()).map(|(worker, _)| worker)
     }
 
+    /// Whether a host has members that are slow now, named or not.
+    pub(crate) fn has_slow_on(&self, host: &HostName) -> bool {
+        self.slow_of(host).next().is_some()
+    }
+
     /// Whether a host is at fault: at least two of its members are slow, there are others elsewhere, and none of them is slow.
     fn is_fault_of(&self, host: &HostName) -> bool {
         let mut elsewhere = self.paces.iter().filter(|(worker, _)| worker.host != *host).peekable();

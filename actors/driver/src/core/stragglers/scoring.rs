@@ -5,12 +5,13 @@
 //! medians of workers leave out what is rare, and a spell has to last.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use elastic_protocol::Time;
 use elastic_protocol::messages::StepTimes;
 use elastic_protocol::planted::{Bug, is_planted};
 use serde::{Deserialize, Serialize};
+
+use crate::core::pace_spell::{LOOKS_MIN, PaceSpell};
 
 /// How many times as long as the median of its peers a slow member computes.
 const FACTOR: f64 = 1.5;
@@ -23,9 +24,6 @@ const SHARE_MIN: f64 = 0.1;
 /// Least time that it makes them wait for in a step, in microseconds: less is the noise of a system.
 const LOSS_US_MIN: u64 = 1_000;
 
-/// How long a member is slow, or fast again, before it is told, and in how many looks.
-const LASTING: Duration = Duration::from_secs(10);
-const LOOKS_MIN: u32 = 5;
 /// First looks at a member in a generation that do not count: it compiles, and fills its caches.
 const LOOKS_OF_WARM_UP: u32 = 2;
 
@@ -56,15 +54,6 @@ pub(super) struct MemberPace {
     fast: Option<PaceSpell>,
 }
 
-/// Looks in a row that belong together.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-struct PaceSpell {
-    since: Time,
-    looks: u32,
-    /// Of them, those in which it was what the spell is about; at others it was only nearly so.
-    clear: u32,
-}
-
 /// How a member compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PaceScore {
@@ -89,26 +78,6 @@ pub(super) struct PeerTimes {
     times: Vec<u64>,
     /// The shards of all members together, if each carries some.
     shards: Option<u64>,
-}
-
-impl PaceSpell {
-    /// Whether it is long enough, and three quarters of its looks are clear.
-    const fn has_lasted(self, now: Time) -> bool {
-        now.since(self.since).as_nanos() >= LASTING.as_nanos()
-            && self.looks >= LOOKS_MIN
-            && self.clear as u64 * 4 >= self.looks as u64 * 3
-    }
-
-    /// The spell after one more look: a clear one begins it, and one that is not over continues it.
-    fn after(spell: Option<Self>, now: Time, is_clear: bool, is_over: bool) -> Option<Self> {
-        let begun = is_clear.then_some(Self { since: now, looks: 0, clear: 0 });
-        let Self { since, looks, clear } = spell.filter(|_| !is_over).or(begun)?;
-        Some(Self {
-            since,
-            looks: looks.saturating_add(1),
-            clear: clear.saturating_add(u32::from(is_clear)),
-        })
-    }
 }
 
 impl MemberPace {
@@ -167,7 +136,7 @@ impl MemberPace {
     pub(super) fn slow_since(&self, now: Time) -> Option<Time> {
         let early = is_planted(Bug::StragglerAtOnce);
         let spell = self.slow.filter(|spell| early || spell.has_lasted(now));
-        spell.map(|spell| spell.since)
+        spell.map(PaceSpell::since)
     }
 
     /// Whether it has been as fast as the others for long enough.
@@ -282,6 +251,8 @@ const fn as_float(us: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -104,7 +104,7 @@ pub(super) struct Cluster {
     pub(super) divergence: Vec<EventKind>,
     /// What steps went into, as it was told.
     pub(super) measured: Vec<EventKind>,
-    /// Events of stragglers.
+    /// Events of stragglers, and of slow links.
     pub(super) stragglers: Vec<EventKind>,
     pub(super) left: Vec<WorkerId>,
     pub(super) stops: Vec<(WorkerId, u64)>,
@@ -467,7 +467,15 @@ impl Cluster {
         let reported = ReportedValues::default();
         self.say(
             worker,
-            WorkerToDriver::Progress { stamp, step, note, reported, steps: None, digests: None },
+            WorkerToDriver::Progress {
+                stamp,
+                step,
+                note,
+                reported,
+                steps: None,
+                links: Vec::new(),
+                digests: None,
+            },
         );
     }
 
@@ -620,6 +628,8 @@ impl Cluster {
                 kind @ EventKind::StepsMeasured { .. } => self.measured.push(kind),
                 kind @ (EventKind::StragglerFound { .. }
                 | EventKind::StragglerRecovered { .. }
+                | EventKind::SlowLinkFound { .. }
+                | EventKind::SlowLinkRecovered { .. }
                 | EventKind::WorkerReplaced { .. }
                 | EventKind::WorkerNotReplaced { .. }
                 | EventKind::ReplacementTook { .. }

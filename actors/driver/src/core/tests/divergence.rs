@@ -72,6 +72,7 @@ impl ReplicatedJob {
             note: String::new(),
             reported: ReportedValues::default(),
             steps: None,
+            links: Vec::new(),
             digests: Some(StateDigests { since, through, digests, names }),
         };
         self.cluster.say(worker, message);

@@ -16,6 +16,7 @@ mod held_orders;
 mod inactivity;
 mod invariants;
 mod last_words;
+mod links;
 mod membership;
 mod pacing;
 mod quarrels;

@@ -26,7 +26,15 @@ fn reports(cluster: &mut Cluster, worker: &WorkerId, stamp: Stamp, loss: f64) {
     let (step, note) = (Step(1), String::new());
     cluster.say(
         worker,
-        WorkerToDriver::Progress { stamp, step, note, reported, steps: None, digests: None },
+        WorkerToDriver::Progress {
+            stamp,
+            step,
+            note,
+            reported,
+            steps: None,
+            links: Vec::new(),
+            digests: None,
+        },
     );
     cluster.settle();
 }
@@ -62,7 +70,15 @@ fn a_note_that_is_longer_than_a_worker_sends_it_is_cut() {
     let (step, note, reported) = (Step(1), "€".repeat(1_000_000), ReportedValues::default());
     cluster.say(
         &a,
-        WorkerToDriver::Progress { stamp, step, note, reported, steps: None, digests: None },
+        WorkerToDriver::Progress {
+            stamp,
+            step,
+            note,
+            reported,
+            steps: None,
+            links: Vec::new(),
+            digests: None,
+        },
     );
     let status = cluster.core.status(cluster.now, &|_| String::new());
     assert_eq!(status.workers.iter().map(|worker| worker.note.len()).max(), Some(255));

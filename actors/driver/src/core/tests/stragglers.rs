@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{JobShards, Placement, ReportedValues, StepTimes, WorkerToDriver};
+use elastic_protocol::messages::{
+    JobShards, LinkPace, Placement, ReportedValues, StepTimes, WorkerToDriver,
+};
 use elastic_protocol::{Step, WorkerId};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -22,6 +24,8 @@ pub(super) struct PacedJob {
     pub(super) cluster: Cluster,
     /// Whether steps are dealt by shards; then times are those of one shard.
     pub(super) carries: bool,
+    /// For how long all are blocked in collectives in each step, in milliseconds.
+    pub(super) waiting_ms: u64,
     step: u64,
 }
 
@@ -39,11 +43,20 @@ impl PacedJob {
         }
         assert_eq!(cluster.sizes, [slots]);
         let carries = cluster.shards().is_some();
-        Self { cluster, carries, step: 0 }
+        Self { cluster, carries, waiting_ms: 2, step: 0 }
     }
 
     /// A second passes: all have computed for as long as this says in each step, in milliseconds, and waited for the slowest.
-    pub(super) fn second(&mut self, mut compute_ms: impl FnMut(&WorkerId) -> u64) {
+    pub(super) fn second(&mut self, compute_ms: impl FnMut(&WorkerId) -> u64) {
+        self.second_over(compute_ms, |_| Vec::new());
+    }
+
+    /// The same, and data has come in to each as fast as this says.
+    pub(super) fn second_over(
+        &mut self,
+        mut compute_ms: impl FnMut(&WorkerId) -> u64,
+        mut links: impl FnMut(&WorkerId) -> Vec<LinkPace>,
+    ) {
         self.step += 10;
         let members = self.cluster.members();
         let counts: Vec<u32> = members.iter().map(|worker| self.shards_of(worker)).collect();
@@ -51,7 +64,7 @@ impl PacedJob {
             compute_ms(worker) * 1_000 * u64::from(*shards).max(1)
         };
         let computes: Vec<u64> = members.iter().zip(&counts).map(us).collect();
-        let step_us = computes.iter().max().copied().unwrap_or_default() + 2_000;
+        let step_us = computes.iter().max().copied().unwrap_or_default() + self.waiting_ms * 1_000;
         for ((worker, compute_us), shards) in members.iter().zip(computes).zip(counts) {
             let waiting_us = step_us - compute_us;
             let (data_us, commit_us) = (DATA_US, 0);
@@ -59,8 +72,9 @@ impl PacedJob {
             let (stamp, step) = (self.cluster.stamp(), Step(self.step));
             let (note, reported) = (String::new(), ReportedValues::default());
             let steps = Some(times);
+            let (links, digests) = (links(worker), None);
             let message =
-                WorkerToDriver::Progress { stamp, step, note, reported, steps, digests: None };
+                WorkerToDriver::Progress { stamp, step, note, reported, steps, links, digests };
             self.cluster.say(worker, message);
         }
         self.cluster.pass(seconds(1));

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use elastic_protocol::messages::{
-    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, MovedBytes, Placement,
-    ReportedValues, StateDigests, StepTimes, SyncPlan, Vote, WorkerToDriver,
+    CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, LinkPace, MovedBytes,
+    Placement, ReportedValues, StateDigests, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
 
@@ -246,6 +246,8 @@ pub struct TrainingProgress {
     pub position: CollectivePosition,
     /// How long its steps take; none before some were measured in this generation.
     pub steps: Option<StepTimes>,
+    /// How fast data comes in from other hosts.
+    pub links: Vec<LinkPace>,
     /// Digests of the commits since the progress before.
     pub digests: Option<StateDigests>,
     /// The bytes that it moves in bulk at present.

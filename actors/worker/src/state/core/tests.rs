@@ -5,8 +5,8 @@ use std::time::Duration;
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     Ballot, BulkWork, CheckpointOrder, CheckpointReport, CollectivePosition, DriverToWorker,
-    Formation, FormationTable, GroupKey, JobShards, MovedBytes, Placement, ReportedValues,
-    StepTimes, SyncPlan, Vote, WorkerToDriver,
+    Formation, FormationTable, GroupKey, JobShards, LinkPace, MovedBytes, Placement,
+    ReportedValues, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, Deadlines, GenerationId, HostName, Incarnation, JobId,
@@ -359,6 +359,7 @@ fn h_21_a_finished_worker_stays_and_takes_part_again() {
         note: told,
         reported: last,
         steps: None,
+        links: Vec::new(),
         digests: None,
     };
     assert_eq!(outputs(&mut core), [StateOutput::ToDriver(progress), vote(1, Ballot::Success)]);
@@ -574,14 +575,21 @@ fn step_times_are_told_with_progress_that_is_sent_anyway_and_once_a_second() {
         commit_us: 1,
         shards: 0,
     };
+    let from = HostName::new("b").expect("a name");
+    let links = vec![LinkPace { from, rate: 1_000, load: 10 }];
     let at = |step| TrainingProgress {
         step: Step(step),
         steps: Some(times),
+        links: links.clone(),
         ..TrainingProgress::default()
     };
     let told = |core: &mut StateCore| -> Vec<Option<StepTimes>> {
         let said = outputs(core).into_iter().filter_map(|output| match output {
-            StateOutput::ToDriver(WorkerToDriver::Progress { steps, .. }) => Some(steps),
+            StateOutput::ToDriver(WorkerToDriver::Progress { steps, links: told, .. }) => {
+                let expected = if steps.is_some() { &links[..] } else { &[] };
+                assert_eq!(told, expected, "rates of links go with step times");
+                Some(steps)
+            }
             _ => None,
         });
         said.collect()

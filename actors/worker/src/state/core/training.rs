@@ -81,6 +81,7 @@ impl StateCore {
             return;
         }
         let steps = self.steps_due(now, progress.steps);
+        let links = steps.map_or_else(Vec::new, |_| std::mem::take(&mut progress.links));
         let digests = self.digests.take();
         self.tell_driver(WorkerToDriver::Progress {
             stamp: self.stamp,
@@ -88,6 +89,7 @@ impl StateCore {
             note: progress.note.clone(),
             reported: progress.reported.clone(),
             steps,
+            links,
             digests,
         });
         self.sent_progress = Some((now, progress));

@@ -6,11 +6,12 @@ use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use elastic_collectives::OperationWatch;
+use elastic_collectives::{LinkRates, OperationWatch};
 use elastic_protocol::messages::{
-    CollectivePosition, InvalidReport, MovedBytes, ReportedValues, TrainingSection, WorkerToDriver,
+    CollectivePosition, InvalidReport, LinkPace, MovedBytes, ReportedValues, TrainingSection,
+    WorkerToDriver,
 };
-use elastic_protocol::{Deadlines, Stamp, Step};
+use elastic_protocol::{Deadlines, HostName, Stamp, Step};
 
 use crate::state::core::{
     CheckpointOutcome, TrainingCommand, TrainingEvent, TrainingProgress, prefix,
@@ -37,6 +38,7 @@ pub struct ControlShared {
     path_ms: AtomicU64,
     checkpoints: CheckpointDesk,
     operations: OperationWatch,
+    links: LinkRates,
     /// The lock is held for a copy of some bytes only; so are those of the fields below.
     note: Mutex<String>,
     /// The bytes that the training thread moves in bulk.
@@ -60,6 +62,7 @@ impl Default for ControlShared {
             path_ms: AtomicU64::new(0),
             checkpoints: CheckpointDesk::default(),
             operations: OperationWatch::default(),
+            links: LinkRates::default(),
             note: Mutex::new(String::new()),
             moved: Mutex::default(),
             reported: Mutex::default(),
@@ -85,6 +88,7 @@ impl ControlShared {
         self.boundary.store(0, Ordering::SeqCst);
         self.checkpoints.begin_generation();
         self.operations.begin_generation();
+        self.links.begin_generation();
         self.turn_to_section(None);
         self.steps().begin_generation();
     }
@@ -140,6 +144,20 @@ impl ControlShared {
         &self.operations
     }
 
+    /// How fast data comes in from other hosts; the groups of all generations note it.
+    pub const fn links(&self) -> &LinkRates {
+        &self.links
+    }
+
+    /// The links with the lowest rates.
+    fn link_paces(&self) -> Vec<LinkPace> {
+        let pace = |reading: elastic_collectives::LinkReading| {
+            let from = HostName::new(&reading.from).ok()?;
+            Some(LinkPace { from, rate: reading.rate, load: reading.load })
+        };
+        self.links.readings().into_iter().filter_map(pace).take(LinkPace::LINKS_MAX).collect()
+    }
+
     /// Actor: sets the pause flag, and returns the boundary that the training thread has reached.
     pub fn pause(&self) -> u64 {
         self.pause.store(true, Ordering::SeqCst);
@@ -182,7 +200,8 @@ impl ControlShared {
         let steps = self.steps().times();
         let moved = *self.moved.lock().unwrap_or_else(PoisonError::into_inner);
         let moved = moved.or_else(|| self.checkpoints.saving());
-        TrainingProgress { step, note, reported, position, steps, digests: None, moved }
+        let links = self.link_paces();
+        TrainingProgress { step, note, reported, position, steps, links, digests: None, moved }
     }
 
     /// Sets the bytes that the training thread moves in bulk; none: it moves none.

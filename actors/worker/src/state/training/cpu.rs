@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use elastic_collectives::{
-    AbortHandle, Communicator, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric, SoloCommunicator,
-    TcpFabric,
+    AbortHandle, Communicator, DEFAULT_STREAMS, FormError, GroupSpec, HostFabric, LinkRates,
+    SoloCommunicator, TcpFabric,
 };
 use elastic_protocol::Member;
 use elastic_protocol::messages::Placement;
@@ -21,6 +21,8 @@ pub struct CpuGroups {
     abort: AbortHandle,
     operation_deadline: Duration,
     new_ip: NewIp,
+    /// Where groups note how fast data comes in from other hosts.
+    rates: LinkRates,
     warnings: Vec<String>,
 }
 
@@ -30,10 +32,16 @@ pub type NewIp = Box<dyn Fn(IpAddr) -> Option<IpAddr>>;
 impl CpuGroups {
     /// Groups over a bound fabric; `abort` ends them. An operation that takes longer than `operation_deadline`
     /// fails, and names the ranks that it waited for (G-9).
-    pub fn new(fabric: TcpFabric, abort: AbortHandle, operation_deadline: Duration) -> Self {
+    /// Rates of links are noted in `rates`.
+    pub fn new(
+        fabric: TcpFabric,
+        abort: AbortHandle,
+        operation_deadline: Duration,
+        rates: LinkRates,
+    ) -> Self {
         let new_ip = Box::new(|_| None);
-        let fabric = HostFabric::new(fabric);
-        Self { fabric, abort, operation_deadline, new_ip, warnings: Vec::new() }
+        let fabric = HostFabric::new(fabric.measuring(rates.clone()));
+        Self { fabric, abort, operation_deadline, new_ip, rates, warnings: Vec::new() }
     }
 
     /// The same, which moves to another address when its host does.
@@ -75,7 +83,7 @@ impl Fabric for CpuGroups {
         let old = self.fabric.local_address();
         let ip = (self.new_ip)(old.ip())?;
         match TcpFabric::bind(SocketAddr::new(ip, 0)) {
-            Ok(fabric) => self.fabric = HostFabric::new(fabric),
+            Ok(fabric) => self.fabric = HostFabric::new(fabric.measuring(self.rates.clone())),
             Err(error) => {
                 let warning =
                     format!("its host has lost {old}, and {ip} cannot be listened at yet: {error}");

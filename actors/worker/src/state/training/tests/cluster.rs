@@ -78,7 +78,7 @@ impl Cluster {
         let (address, abort) = (fabric.local_address(), AbortHandle::new().expect("a descriptor"));
         let shared = Arc::new(ControlShared::default());
         let (commands, receiver) = mpsc::sync_channel(TrainingControl::COMMANDS_MAX);
-        let sender = self.sender.clone();
+        let (sender, rates) = (self.sender.clone(), shared.links().clone());
         let (thread_abort, thread_shared) = (abort.clone(), Arc::clone(&shared));
         let thread =
             std::thread::Builder::new().name(format!("worker {number}")).spawn(move || {
@@ -86,7 +86,7 @@ impl Cluster {
                 let control = TrainingControl::new(tell, receiver, thread_shared, || {
                     "the test dropped it".to_owned()
                 });
-                let groups = CpuGroups::new(fabric, thread_abort.clone(), DEADLINE);
+                let groups = CpuGroups::new(fabric, thread_abort.clone(), DEADLINE, rates);
                 let mut state = State::new(Training::default());
                 prepare(&mut state);
                 let mut membership = Membership::new(control, thread_abort, groups);

@@ -1,0 +1,50 @@
+//! [`PaceSpell`]: how long something has been slow, or fast again, in looks in a row. Used by `stragglers` for members, and by
+//! `links` for links.
+
+use std::time::Duration;
+
+use elastic_protocol::Time;
+use serde::{Deserialize, Serialize};
+
+/// How long a member or a link is slow, or fast again, before it is told, and in how many looks.
+pub(crate) const LASTING: Duration = Duration::from_secs(10);
+pub(crate) const LOOKS_MIN: u32 = 5;
+
+/// Looks in a row that belong together.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct PaceSpell {
+    since: Time,
+    looks: u32,
+    /// Of them, those in which the member or link was what the spell is about; at others it was only nearly so.
+    clear: u32,
+}
+
+impl PaceSpell {
+    /// When it began.
+    pub(crate) const fn since(self) -> Time {
+        self.since
+    }
+
+    /// Whether it is long enough, and three quarters of its looks are clear.
+    pub(crate) const fn has_lasted(self, now: Time) -> bool {
+        now.since(self.since).as_nanos() >= LASTING.as_nanos()
+            && self.looks >= LOOKS_MIN
+            && self.clear as u64 * 4 >= self.looks as u64 * 3
+    }
+
+    /// The spell after one more look: a clear one begins it, and one that is not over continues it.
+    pub(crate) fn after(
+        spell: Option<Self>,
+        now: Time,
+        is_clear: bool,
+        is_over: bool,
+    ) -> Option<Self> {
+        let begun = is_clear.then_some(Self { since: now, looks: 0, clear: 0 });
+        let Self { since, looks, clear } = spell.filter(|_| !is_over).or(begun)?;
+        Some(Self {
+            since,
+            looks: looks.saturating_add(1),
+            clear: clear.saturating_add(u32::from(is_clear)),
+        })
+    }
+}
