@@ -92,6 +92,7 @@ fn measure(
         time_ms: options.time_ms,
         netns: false,
         python: PathBuf::new(),
+        mpirun: PathBuf::new(),
         json: options.json,
     };
     let mut ranks = CollectiveContestant::ours(&of_ranks, None, path)?;

@@ -248,8 +248,10 @@ impl SoakJob {
 
     fn committed_lately(&self, pid: u32) -> bool {
         let records = self.folder.path().join(RECORDS).join(pid.to_string());
-        let age = fs::metadata(records).and_then(|found| found.modified()).map(|at| at.elapsed());
-        age.is_ok_and(|age| age.is_ok_and(|age| age < FRESH))
+        let Ok(found) = fs::metadata(records) else { return false };
+        let age = found.modified().ok().and_then(|at| at.elapsed().ok());
+        // A process makes its file before it has a part in a generation.
+        found.len() > 0 && age.is_some_and(|age| age < FRESH)
     }
 
     /// All processes that are measured, with their names.
