@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// A part of a commit that stands in one file without a gap, at most [`PIECE_BYTES`] long.
 #[derive(Clone, Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct CommitStretch {
     /// The file's index in the manifest.
     pub(crate) file: usize,
     /// Where it begins in its file.
@@ -119,10 +119,10 @@ impl<'a> CommitLayout<'a> {
     }
 
     /// The stretches of the commit that these chunks hold, in the chunks' order.
-    pub(crate) fn stretches(&self, chunks: Range<usize>) -> impl Iterator<Item = Stretch> {
+    pub(crate) fn stretches(&self, chunks: Range<usize>) -> impl Iterator<Item = CommitStretch> {
         self.chunks[chunks].iter().flat_map(|chunk| {
             chunk.pieces.iter().flat_map(move |piece| {
-                piece.stretches().map(move |part| Stretch {
+                piece.stretches().map(move |part| CommitStretch {
                     file: chunk.file,
                     offset: chunk.offset + (piece.at + part.start) as u64,
                     in_commit: piece.in_commit.start + part.start..piece.in_commit.start + part.end,

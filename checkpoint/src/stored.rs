@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::error::{CheckpointLoadError, Damage};
 use crate::file_system::{FileSystem, SeekableRead};
-use crate::layout::{CommitLayout, Stretch, inconsistent, open_whole, unreadable};
+use crate::layout::{CommitLayout, CommitStretch, inconsistent, open_whole, unreadable};
 
 /// The files of a checkpoint, which were opened and have the right lengths. They stay open: a file that is removed by somebody can
 /// still be read.
@@ -20,7 +20,7 @@ pub struct OpenedCommit {
     path: PathBuf,
     files: Vec<OpenFile>,
     /// In the order of the chunks.
-    stretches: Vec<Stretch>,
+    stretches: Vec<CommitStretch>,
     length: usize,
     rest: Option<usize>,
 }
@@ -68,10 +68,10 @@ impl OpenedCommit {
     /// # Errors
     /// A file cannot be read; or the manifest's arrays overlap.
     pub fn digest(&self, count: &mut dyn FnMut(usize)) -> Result<u64, Damage> {
-        let mut in_order: Vec<&Stretch> = self.stretches.iter().collect();
+        let mut in_order: Vec<&CommitStretch> = self.stretches.iter().collect();
         in_order.sort_by_key(|stretch| stretch.in_commit.start);
         let (mut digest, mut memory, mut at) = (Xxh3::new(), Vec::new(), 0);
-        for Stretch { file, offset, in_commit } in in_order {
+        for CommitStretch { file, offset, in_commit } in in_order {
             if in_commit.start != at {
                 return Err(inconsistent());
             }
@@ -94,7 +94,7 @@ impl OpenedCommit {
         if sums.len() != stretches.len() {
             return Err(inconsistent());
         }
-        let mut parts: Vec<(Stretch, u64)> = stretches.into_iter().zip(sums).collect();
+        let mut parts: Vec<(CommitStretch, u64)> = stretches.into_iter().zip(sums).collect();
         parts.sort_by_key(|(stretch, _)| stretch.in_commit.start);
         Ok(StoredCommit { path, files, parts, rest })
     }
@@ -105,14 +105,14 @@ pub struct StoredCommit {
     path: PathBuf,
     files: Vec<OpenFile>,
     /// By their places in the commit, with their checksums.
-    parts: Vec<(Stretch, u64)>,
+    parts: Vec<(CommitStretch, u64)>,
     /// The file of what is no array.
     rest: Option<usize>,
 }
 
 impl StoredCommit {
     /// The parts that a range of the commit has something of.
-    fn parts_of(&self, range: &Range<usize>) -> &[(Stretch, u64)] {
+    fn parts_of(&self, range: &Range<usize>) -> &[(CommitStretch, u64)] {
         let first = self.parts.partition_point(|(it, _)| it.in_commit.end <= range.start);
         let end = self.parts.partition_point(|(it, _)| it.in_commit.start < range.end);
         &self.parts[first..end.max(first)]
@@ -160,7 +160,7 @@ impl StoredCommit {
 
     fn read_part(
         &self,
-        stretch: &Stretch,
+        stretch: &CommitStretch,
         sum: u64,
         into: &mut [u8],
     ) -> Result<(), CheckpointLoadError> {
