@@ -183,12 +183,13 @@ impl DriverCore {
         }
     }
 
-    /// Restarts the start deadlines of ordered processes, once the journal can be written again: their orders could
-    /// not leave before.
+    /// Restarts the deadlines of ordered processes, and of attached workers that do not rest yet, once the journal can
+    /// be written again: their orders and their welcome could not leave before.
     pub(crate) fn begin_start_deadlines(&mut self, now: Time) {
-        let deadline = now + self.config.deadlines.start;
         for worker in self.roster.restart_waits(now) {
-            self.agenda.set(deadline, Timer::Start(worker));
+            for wait in [self.config.deadlines.start, self.rest_deadline()] {
+                self.agenda.set(now + wait, Timer::Start(worker.clone()));
+            }
         }
     }
 

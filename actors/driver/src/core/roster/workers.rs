@@ -328,17 +328,19 @@ impl Roster {
 
     /// Restarts the waits for ordered processes, and returns their workers.
     pub(crate) fn restart_waits(&mut self, now: Time) -> Vec<WorkerId> {
-        let is_ordered = |record: &WorkerRecord| {
-            record.stance == Stance::Starting && record.link == PeerLink::Down
+        let is_awaited = |record: &WorkerRecord| match record.stance {
+            Stance::Starting => record.link == PeerLink::Down,
+            Stance::Attached => true,
+            _ => false,
         };
-        let ordered = self.workers.iter().filter(|(_, record)| is_ordered(record));
-        let ordered: Vec<WorkerId> = ordered.map(|(worker, _)| worker.clone()).collect();
-        for worker in &ordered {
+        let awaited = self.workers.iter().filter(|(_, record)| is_awaited(record));
+        let awaited: Vec<WorkerId> = awaited.map(|(worker, _)| worker.clone()).collect();
+        for worker in &awaited {
             if let Some(record) = self.workers.get_mut_untouched(worker) {
                 record.since = now;
             }
         }
-        ordered
+        awaited
     }
 
     /// Checks each worker's record.

@@ -1,10 +1,12 @@
 //! Tests of deadlines while orders wait for a journal that cannot be written: nobody is late for what it was not told
 //! (G-9), and nobody is put out for it (G-5).
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use elastic_protocol::messages::{Ballot, WorkerToDriver};
-use elastic_protocol::{ExitStatus, JobOutcome};
+use elastic_protocol::{ExitStatus, JobOutcome, Stamp};
+use elastic_runtime::transport::LinkEvent;
 
 use super::Cluster;
 
@@ -86,7 +88,11 @@ fn g_9_who_was_not_told_to_sync_is_not_late_with_it() {
     cluster.vote(&slow, Ballot::Ready);
     assert_eq!(cluster.sizes, [3], "all are READY, and nobody has been told");
     cluster.pass(LONG);
+    cluster.deaf.insert(slow.clone());
     release(&mut cluster);
+    assert_eq!(cluster.sizes, [3], "one takes its time to sync");
+    cluster.deaf.clear();
+    cluster.vote(&slow, Ballot::Synced);
     assert_eq!(cluster.sizes[..2], [3, 2]);
     cluster.pass(LONG);
     assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
@@ -147,6 +153,22 @@ fn g_9_newcomers_that_were_not_started_are_not_late() {
 }
 
 #[test]
+fn g_9_newcomers_have_the_whole_elastic_timeout_once_the_journal_can_be_written() {
+    let mut cluster = trains(&["a"], 1);
+    let victim = cluster.worker("a", 0);
+    cluster.slow_start = true;
+    cluster.disk_hangs = true;
+    cluster.kill(&victim);
+    fail_to_store(&mut cluster);
+    cluster.pass(ELASTIC - Duration::from_secs(10));
+    release(&mut cluster);
+    cluster.pass(ELASTIC - Duration::from_secs(5));
+    assert_eq!(cluster.result, None);
+    cluster.pass(Duration::from_secs(10));
+    assert!(cluster.result.is_some(), "nobody has come");
+}
+
+#[test]
 fn g_9_a_deadline_that_was_put_off_comes_in_the_end() {
     let mut cluster = trains(&["a"], 1);
     let victim = cluster.worker("a", 0);
@@ -160,6 +182,45 @@ fn g_9_a_deadline_that_was_put_off_comes_in_the_end() {
     cluster.pass(Duration::from_secs(2));
     let result = cluster.result.expect("nobody has come");
     assert!(result.reason.starts_with("the elastic timeout of 60 s passed"), "{}", result.reason);
+}
+
+#[test]
+fn g_9_who_was_not_welcomed_is_not_late_with_its_arrival() {
+    let mut cluster = Cluster::new(|config| {
+        config.np = Some(1);
+        (config.deadlines.elastic, config.deadlines.start) = (ELASTIC, ELASTIC);
+    });
+    cluster.add_host("a", 1);
+    cluster.slow_start = true;
+    cluster.add_host("b", 1);
+    let newcomer = cluster.worker("b", 0);
+    hold(&mut cluster);
+    fail_to_store(&mut cluster);
+    cluster.worker_link(&newcomer, LinkEvent::Up);
+    let (stamp, data_address) = (Stamp::default(), SocketAddr::from(([127, 0, 0, 1], 1)));
+    let attach =
+        WorkerToDriver::Attach { pid: 1, data_address, stamp, active: false, commit: None };
+    cluster.say(&newcomer, attach);
+    cluster.pass(LONG);
+    release(&mut cluster);
+    // It answers the welcome with its arrival.
+    cluster.pass(Duration::from_secs(10));
+    assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+    cluster.pass(ELASTIC);
+    assert_eq!(cluster.stops.len(), 2, "in the end it is late, as the one that did not attach");
+}
+
+#[test]
+fn g_5_the_elastic_timeout_ends_the_wait_for_the_last_holder() {
+    let mut cluster = trains(&["a", "b"], 1);
+    let (holder, victim) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    cluster.unconnected.insert(holder.clone());
+    cluster.kill(&victim);
+    let is_stopped = |cluster: &Cluster| cluster.stops.iter().any(|(worker, _)| *worker == holder);
+    cluster.pass(ELASTIC - Duration::from_secs(5));
+    assert!(!is_stopped(&cluster), "{:?}", cluster.resets);
+    cluster.pass(Duration::from_secs(30));
+    assert!(is_stopped(&cluster), "{:?}", cluster.resets);
 }
 
 #[test]
