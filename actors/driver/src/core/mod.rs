@@ -272,7 +272,7 @@ impl DriverCore {
         self.divergence.check()?;
         self.pacing.check()?;
         self.reset_rate.check()?;
-        self.outbox.check()?;
+        self.outbox.check(self.round.orders())?;
         self.takeover.as_ref().map_or(Ok(()), Takeover::check)?;
         self.check_state()?;
         self.check_members()?;
@@ -344,8 +344,17 @@ impl DriverCore {
         for (worker, record) in self.roster.workers() {
             let is_awaited = record.stance == Stance::Starting && record.stage.is_none();
             let timer = Timer::Start(worker.clone());
-            if is_awaited && !self.agenda.covers(record.since + start, timer) {
+            if is_awaited && !self.agenda.covers(record.since + start, timer.clone()) {
                 return Err(format!("G-9: the start of {worker} has no timer"));
+            }
+            let rests_by = record.since + self.rest_deadline();
+            if record.stance == Stance::Attached && !self.agenda.covers(rests_by, timer) {
+                return Err(format!("G-9: the rest of {worker} has no timer"));
+            }
+            let ends_by = record.since + self.config.deadlines.grace;
+            let timer = Timer::Departure(worker.clone());
+            if record.stance == Stance::Dying && !self.agenda.covers(ends_by, timer) {
+                return Err(format!("G-9: the end of {worker}, which has died, has no timer"));
             }
         }
         for (slot, record) in self.roster.slots() {

@@ -225,6 +225,9 @@ impl Round {
     /// Takes the generation formed last back: its processes are kept for the next one.
     pub(crate) fn take_back(&mut self) {
         (self.current, self.started_with) = (None, None);
+        if let Some(reset) = &mut self.reset {
+            reset.ready_at = None;
+        }
     }
 
     /// Notes that a worker has attached through the library.
@@ -468,6 +471,30 @@ impl Round {
         });
     }
 
+    /// Checks that a reset is under way in no phase that trains, and from the decision to stop at a boundary on; and that
+    /// its members are READY while they sync, and not before.
+    fn check_reset(&self) -> Result<(), String> {
+        let is_under_way = self.reset.is_some();
+        let is_wrong = match self.phase {
+            RoundPhase::Run | RoundPhase::Pausing { .. } => is_under_way,
+            RoundPhase::Stopping { .. } => !is_under_way,
+            _ => false,
+        };
+        if is_wrong {
+            let phase = self.phase.name();
+            return Err(format!("whether a reset is under way in phase {phase}: {is_under_way}"));
+        }
+        let is_ready = self.reset.as_ref().map(|reset| reset.ready_at.is_some());
+        let syncs = matches!(self.phase, RoundPhase::Sync { .. });
+        match is_ready {
+            Some(is_ready) if is_ready != syncs && !self.phase.is_over() => {
+                let phase = self.phase.name();
+                Err(format!("whether all were READY in phase {phase}: {is_ready}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks the round's invariants.
     ///
     /// # Errors
@@ -481,6 +508,7 @@ impl Round {
                 "G-2: a reset from {from} to {to}, and the last generation is {last}"
             ));
         }
+        self.check_reset()?;
         let Some(current) = &self.current else {
             let is_active = self.phase.is_generation_active();
             return if is_active { Err("a phase without a generation".to_owned()) } else { Ok(()) };
@@ -500,6 +528,11 @@ impl Round {
         }
         if let Some(worker) = current.alive.iter().find(|worker| !members.contains(*worker)) {
             return Err(format!("{worker} is alive in a generation of which it is no member"));
+        }
+        if let RoundPhase::Gather(Gather { waiting_for, .. }) = &self.phase
+            && let Some(worker) = waiting_for.iter().find(|it| !current.alive.contains(*it))
+        {
+            return Err(format!("G-9: {worker} is lost, and waited for"));
         }
         let awaited = self.phase.waiting_for();
         if let Some(worker) = awaited.into_iter().flatten().find(|it| !members.contains(*it)) {

@@ -13,6 +13,11 @@ fn running() -> Cluster {
     cluster
 }
 
+fn begin_reset(cluster: &mut Cluster) {
+    let cause = ResetCause::HostBlacklisted { host: host("a") };
+    cluster.core.round.start_reset_record(cluster.now, cause, cluster.now);
+}
+
 fn found(cluster: &Cluster) -> String {
     cluster.core.check().expect_err("something is wrong")
 }
@@ -97,8 +102,7 @@ fn g_7_a_seating_that_missed_a_change_is_found() {
 fn g_2_a_reset_that_leads_to_no_generation_is_found() {
     let mut cluster = running();
     let next = cluster.core.round.next_generation();
-    let cause = ResetCause::HostBlacklisted { host: host("a") };
-    cluster.core.round.start_reset_record(cluster.now, cause, cluster.now);
+    begin_reset(&mut cluster);
     cluster.core.round.forget_last_number();
     assert!(found(&cluster).starts_with(&format!("G-2: a reset from {next} to {next}")));
 }
@@ -112,6 +116,58 @@ fn g_9_a_worker_that_is_waited_for_and_has_arrived_is_found() {
     cluster.core.roster.set_stance(cluster.now, &worker, Stance::Arrived);
     let waiting_for = [worker.clone()].into();
     let phase = RoundPhase::Stopping { deadline, boundary: 1, waiting_for };
+    begin_reset(&mut cluster);
     cluster.core.enter_phase(cluster.now, phase);
     assert_eq!(found(&cluster), format!("{worker} is waited for and has arrived"));
+}
+
+#[test]
+fn g_9_a_lost_worker_that_the_gather_room_waits_for_is_found() {
+    let mut cluster = running();
+    let worker = cluster.worker("a", 1);
+    let deadline = cluster.now + std::time::Duration::from_secs(1);
+    let waiting_for = [worker.clone()].into();
+    let gather = Gather { since: cluster.now, deadline, waiting_for, changed_at: cluster.now };
+    begin_reset(&mut cluster);
+    cluster.core.round.lose(&worker);
+    cluster.core.enter_phase(cluster.now, RoundPhase::Gather(gather));
+    assert_eq!(found(&cluster), format!("G-9: {worker} is lost, and waited for"));
+}
+
+#[test]
+fn a_reset_that_does_not_fit_its_phase_is_found() {
+    let mut cluster = running();
+    begin_reset(&mut cluster);
+    assert_eq!(found(&cluster), "whether a reset is under way in phase run: true");
+    let deadline = cluster.now + std::time::Duration::from_secs(1);
+    cluster.core.enter_phase(cluster.now, RoundPhase::Sync { deadline });
+    assert_eq!(found(&cluster), "whether all were READY in phase sync: false");
+    let mut cluster = running();
+    let (boundary, waiting_for) = (1, Default::default());
+    let phase = RoundPhase::Stopping { deadline, boundary, waiting_for };
+    cluster.core.enter_phase(cluster.now, phase);
+    assert_eq!(found(&cluster), "whether a reset is under way in phase run: false");
+}
+
+#[test]
+fn g_9_workers_that_are_waited_for_without_a_timer_are_found() {
+    for (stance, what) in [
+        (Stance::Attached, "the rest of a[1]#2 has no timer"),
+        (Stance::Dying, "the end of a[1]#2, which has died, has no timer"),
+    ] {
+        let mut cluster = running();
+        let worker = cluster.worker("a", 1);
+        cluster.core.roster.set_stance(cluster.now, &worker, stance);
+        assert_eq!(found(&cluster), format!("G-9: {what}"));
+    }
+}
+
+#[test]
+fn a_phase_that_waits_for_a_record_that_is_not_made_is_found() {
+    let mut cluster = running();
+    let deadline = cluster.now + std::time::Duration::from_secs(1);
+    let core = &mut cluster.core;
+    let phase = RoundPhase::Form { deadline };
+    core.round.enter(cluster.now, phase, u64::MAX, &mut core.agenda);
+    assert!(found(&cluster).starts_with(&format!("a phase waits for record {} of ", u64::MAX)));
 }
