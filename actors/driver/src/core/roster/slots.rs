@@ -13,6 +13,7 @@ impl Roster {
         let worker = WorkerId { host: slot.0.clone(), slot: slot.1, incarnation };
         let record = self.slots.get_or_default(slot.clone());
         record.worker = Some(worker.clone());
+        // Equivalent mutant: a back-off that is over counts as none. It would only be looked at again at each refresh.
         record.backoff_until = None;
         worker
     }
