@@ -268,6 +268,26 @@ fn s_6_a_frozen_output_directory_loses_no_host() {
 }
 
 #[test]
+fn s_6_an_output_directory_that_takes_no_files_takes_no_host_out() {
+    let flags = ["-n", "2", "--output-dir", "DIR/out"];
+    let mut job = with_two_agents(Job::start(&flags, &[]));
+    let victim = job.pid("b", 0);
+    std::fs::rename(job.path("out"), job.path("former")).expect("it is there");
+    std::fs::write(job.path("out"), "").expect("a file in its place");
+    kill_until_another_generation(&mut job, victim);
+    let words = std::fs::read_to_string(job.path("agent.b.stderr")).expect("the agent's log");
+    assert!(words.contains("its stdout is only shown"), "{words}");
+    assert!(job.events_of("worker_not_started").is_empty());
+    std::fs::remove_file(job.path("out")).expect("it is there");
+    let victim = job.pid("b", 0);
+    kill_until_another_generation(&mut job, victim);
+    let stored = std::fs::read_dir(job.path("out")).expect("it is made again").count();
+    assert_eq!(stored, 2, "both streams of the last process");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn s_10_orphans_are_reaped_and_end_with_their_worker() {
     let script = "for i in 1 2 3 4 5; do (setsid sh -c 'exit 0' &) ; done; \
                   setsid sh -c 'sleep 1000 & echo $! > DIR/orphan; wait' & \

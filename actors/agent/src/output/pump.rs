@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::AgentToDriver;
@@ -104,9 +104,11 @@ pub(crate) fn attach(
     // If a stream is stored, its file makes the folder, on a lane of its own.
     let is_stored = plan.stdout.file.is_some() || plan.stderr.file.is_some();
     let folder = plan.error_file.as_deref().and_then(Path::parent);
-    if let Some(folder) = folder.filter(|_| !is_stored) {
-        std::fs::create_dir_all(folder)
-            .map_err(|source| AttachError::Folder { path: folder.to_owned(), source })?;
+    if let Some(folder) = folder.filter(|_| !is_stored)
+        && let Err(error) = std::fs::create_dir_all(folder)
+    {
+        let folder = folder.display();
+        tracing::warn!(%worker, %folder, %error, "its program cannot write down why it fails");
     }
     let (read_stdout, stdout) = pipe()?;
     let (read_stderr, stderr) = pipe()?;
@@ -122,9 +124,7 @@ pub(crate) fn attach(
         source(OutputStream::Stdout, &plan.stdout, read_stdout, None)?,
         source(OutputStream::Stderr, &plan.stderr, read_stderr, Some(Arc::clone(&tail)))?,
     ];
-    for file in sources.iter_mut().filter_map(|source| source.file.as_mut()) {
-        file.wait(deadline)?;
-    }
+    sources.iter_mut().for_each(|source| source.open(worker, deadline));
     let (told, all_read) = oneshot::channel();
     let (worker, prefix) = (worker.clone(), plan.prefix.clone());
     let slot = worker.slot;
@@ -240,6 +240,16 @@ impl OutputPump {
 }
 
 impl Source {
+    /// Waits for its file. If there can be none, the stream is shown: a disk that takes no files costs no worker.
+    fn open(&mut self, worker: &WorkerId, deadline: Instant) {
+        let opened = self.file.as_mut().map_or(Ok(()), |file| file.wait(deadline));
+        if let Err(error) = opened {
+            tracing::error!(%worker, "{error}: its {} is only shown", self.stream.name());
+            self.file = None;
+            self.lines.get_or_insert_default();
+        }
+    }
+
     fn read(&mut self, worker: &WorkerId, prefix: &str, sink: &dyn OutputSink, buffer: &mut [u8]) {
         let Some(pipe) = &mut self.pipe else { return };
         let bytes = match pipe.read(buffer) {

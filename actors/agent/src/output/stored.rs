@@ -18,8 +18,8 @@ use elastic_runtime::{
 
 use super::pump::AttachError;
 
-/// Timeout for opening a worker's files at its start. A folder that cannot be made fails the start; a folder
-/// that does not answer does not.
+/// Timeout for opening a worker's files at its start. Output whose file cannot be made, or whose folder does not answer, holds up
+/// no start.
 const OPENED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Timeout for output that waits for its file to be written; after it the output is dropped.

@@ -82,6 +82,28 @@ fn x_16_files_have_every_byte_and_the_view_has_lines() {
 }
 
 #[test]
+fn s_6_a_stream_whose_file_cannot_be_made_is_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let directory = folder.path().join("a file");
+    std::fs::write(&directory, "").expect("a file");
+    let sink = Arc::new(Collected::default());
+    let mut plan = plan(&directory);
+    plan.stdout.is_shown = false;
+    let tail = run(async {
+        let (pipes, attached) =
+            attach(&worker(), &plan, sink.clone(), &OutputFiles::default()).expect("pipes");
+        std::fs::File::from(pipes.stdout).write_all(b"out\n").expect("a reader");
+        std::fs::File::from(pipes.stderr).write_all(b"err\n").expect("a reader");
+        attached.finish().await
+    });
+    assert_eq!(tail, "err\n");
+    let mut lines = sink.0.lock().expect("no panic").clone();
+    lines.sort_by(|a, b| a.1.cmp(&b.1));
+    let shown = [(OutputStream::Stderr, "err"), (OutputStream::Stdout, "out")];
+    assert_eq!(lines, shown.map(|(stream, line)| (stream, line.to_owned())));
+}
+
+#[test]
 fn x_16_a_reader_that_does_not_read_holds_nobody_up() {
     let folder = tempfile::tempdir().expect("a folder");
     let (reader, writer) = pipe().expect("a pipe");
@@ -149,21 +171,6 @@ fn a_view_that_nobody_reads_any_more_is_given_up() {
     let standard = StandardStreams::with_writers(writer, Box::new(io::sink())).expect("threads");
     standard.line("", OutputStream::Stdout, "unheard");
     assert!(standard.flush(PATIENCE));
-}
-
-#[test]
-fn a_folder_that_cannot_be_is_named() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("file");
-    std::fs::write(&file, "").expect("a file");
-    let error = attach(
-        &worker(),
-        &plan(&file.join("logs")),
-        Arc::new(Collected::default()),
-        &OutputFiles::default(),
-    );
-    let error = error.expect_err("a file is no folder").to_string();
-    assert!(error.starts_with("the output folder ") && error.contains("file/logs"), "{error}");
 }
 
 #[test]
