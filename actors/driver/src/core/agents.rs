@@ -3,7 +3,7 @@
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{AgentToDriver, DriverToAgent, DriverToWorker, LiveWorker};
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{HostName, NodeId, NodeName, ResetCause, Time, WorkerId};
+use elastic_protocol::{GenerationId, HostName, NodeId, NodeName, ResetCause, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
@@ -133,6 +133,10 @@ impl DriverCore {
     fn accept_join(&mut self, now: Time, host: &HostName, join: &PendingJoin) {
         let PendingJoin { node: from, slots, live, .. } = join;
         let slots = *slots;
+        let mut live_workers = live.iter().map(|process| &process.worker);
+        if live_workers.any(|it| self.retires_as_outdated(it, GenerationId::default())) {
+            return;
+        }
         if self.roster.admit(now, host, join) {
             // An agent that a launcher started offers as many as there may be: the list says how many are used.
             let listed = self.roster.seating().listing(host);

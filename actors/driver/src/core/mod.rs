@@ -29,6 +29,7 @@ mod links;
 mod losses;
 mod membership;
 mod outbox;
+mod outdated;
 mod output;
 mod pace_spell;
 mod pacing;

@@ -145,6 +145,9 @@ impl DriverCore {
     }
 
     fn handle_attach(&mut self, now: Time, worker: &WorkerId, attach: Attach) {
+        if self.retires_as_outdated(worker, attach.stamp.generation) {
+            return;
+        }
         match self.round.phase() {
             RoundPhase::Ending { result, .. } => {
                 let message = DriverToWorker::Finished { result: result.clone() };

@@ -43,7 +43,7 @@ struct FakeWorker {
 pub(super) struct Cluster {
     pub(super) core: DriverCore,
     config: DriverConfig,
-    journal: MemoryJournal,
+    pub(super) journal: MemoryJournal,
     /// Whether the journal stores nothing.
     pub(super) disk_hangs: bool,
     registry: RegistryCore,
@@ -66,6 +66,8 @@ pub(super) struct Cluster {
     pub(super) told_of_drivers: Vec<(Vec<NodeId>, KnownDrivers)>,
     /// Whether the driver left the job to another.
     pub(super) handed_over: bool,
+    /// Reasons why drivers gave the job up.
+    pub(super) abandoned: Vec<String>,
     /// World sizes of the generations that ran.
     pub(super) sizes: Vec<u32>,
     pub(super) resets: Vec<ResetCause>,
@@ -162,6 +164,7 @@ impl Cluster {
             hosts: Vec::new(),
             told_of_drivers: Vec::new(),
             handed_over: false,
+            abandoned: Vec::new(),
             sizes: Vec::new(),
             resets: Vec::new(),
             losses: Vec::new(),
@@ -646,7 +649,7 @@ impl Cluster {
                 _ => {}
             },
             DriverOutput::Ended(result) => self.result = Some(result),
-            DriverOutput::Abandoned { reason } => panic!("abandoned: {reason}"),
+            DriverOutput::Abandoned { reason } => self.abandoned.push(reason),
             DriverOutput::KnownDrivers { to, message } => self.told_of_drivers.push((to, message)),
             DriverOutput::HandedOver => self.handed_over = true,
         }

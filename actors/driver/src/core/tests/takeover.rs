@@ -51,6 +51,34 @@ fn d_3_a_generation_whose_members_all_come_back_is_left_alone() {
 }
 
 #[test]
+fn d_4_a_journal_that_is_older_than_its_nodes_is_not_acted_on() {
+    let mut cluster = two_by_two(|_| {});
+    let earlier = cluster.journal.0.clone();
+    let victim = cluster.worker("b", 1);
+    cluster.kill(&victim);
+    cluster.pass(LONG);
+    let (stamp, active) = (cluster.stamp(), cluster.active());
+    assert_eq!((stamp.generation.0 > 1, active), (true, 4));
+    // The host of the newest worker shows it; the other one's workers are of a later generation than it knows.
+    for (first, shown) in [("b", "has given out no number above"), ("a", "it ends with 1")] {
+        let newest = std::mem::replace(&mut cluster.journal.0, earlier.clone());
+        cluster.restart_driver();
+        cluster.come_back(&[first]);
+        let reason = cluster.abandoned.pop().expect("it gave up");
+        assert!(reason.contains("older than the job") && reason.contains(shown), "{reason}");
+        cluster.pass(LONG);
+        assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+        assert_eq!(cluster.active(), active);
+        cluster.journal.0 = newest;
+    }
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    cluster.pass(LONG);
+    assert_eq!((cluster.stamp(), cluster.active()), (stamp, active));
+    assert!(cluster.abandoned.is_empty(), "{:?}", cluster.abandoned);
+}
+
+#[test]
 fn what_ended_while_there_was_no_driver_is_found() {
     let mut cluster = two_by_two(|_| {});
     let victim = cluster.worker("b", 1);
