@@ -29,6 +29,13 @@ pub enum LoggedEntry {
         /// The folder on each host that gets the output of its workers (`--output-dir`), if it is stored.
         output_dir: Option<String>,
     },
+    /// The log goes on in this file: the one before it was too long, or was removed. What began the job may be gone.
+    LogContinued {
+        /// The job.
+        job: String,
+        /// As in the line that began it.
+        output_dir: Option<String>,
+    },
     /// An event of the driver.
     Event(Box<DriverEvent>),
     /// How much goodput there was, which also tells that the driver was there.
@@ -95,6 +102,9 @@ impl LoggedLine {
             ("driver_started", Some(job)) => {
                 LoggedEntry::DriverStarted { job, output_dir: any.output_dir }
             }
+            ("log_continued", Some(job)) => {
+                LoggedEntry::LogContinued { job, output_dir: any.output_dir }
+            }
             // The ledger counts by itself: numbers that it does not know are no reason to leave the line out.
             ("goodput", _) => LoggedEntry::Goodput(serde_json::from_str(line).unwrap_or_default()),
             ("lines_dropped", _) => LoggedEntry::Sign,
@@ -142,7 +152,9 @@ impl LoggedJob {
     /// Takes the next line.
     pub fn handle_line(&mut self, line: &LoggedLine) {
         match &line.entry {
-            LoggedEntry::DriverStarted { job, .. } if *job != self.job => {
+            LoggedEntry::DriverStarted { job, .. } | LoggedEntry::LogContinued { job, .. }
+                if *job != self.job =>
+            {
                 *self = Self::new(job.clone(), line.at);
             }
             LoggedEntry::DriverStarted { .. } => {
@@ -155,7 +167,7 @@ impl LoggedJob {
                     self.result = Some(result.clone());
                 }
             }
-            LoggedEntry::Goodput(_) | LoggedEntry::Sign => {}
+            LoggedEntry::LogContinued { .. } | LoggedEntry::Goodput(_) | LoggedEntry::Sign => {}
         }
         self.last_at = self.last_at.max(line.at);
     }
@@ -166,7 +178,15 @@ impl LoggedJob {
         for line in lines {
             match (LoggedLine::read(&line), &mut record) {
                 (Ok(line), Some(record)) => record.handle_line(&line),
-                (Ok(LoggedLine { at, entry: LoggedEntry::DriverStarted { job, .. } }), None) => {
+                (
+                    Ok(LoggedLine {
+                        at,
+                        entry:
+                            LoggedEntry::DriverStarted { job, .. }
+                            | LoggedEntry::LogContinued { job, .. },
+                    }),
+                    None,
+                ) => {
                     record = Some(Self::new(job, at));
                 }
                 // The job of these lines is not known: the log was begun anew after them.

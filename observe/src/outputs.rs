@@ -95,14 +95,14 @@ impl WorkerOutputs {
         let mut outputs: Option<Self> = None;
         for line in lines.into_iter().filter_map(|line| LoggedLine::read(&line).ok()) {
             match (line.entry, &mut outputs) {
-                (LoggedEntry::DriverStarted { job, output_dir }, Some(outputs))
-                    if outputs.job == job =>
-                {
-                    outputs.output_dir = output_dir;
-                }
-                (LoggedEntry::DriverStarted { job, output_dir }, outputs) => {
-                    *outputs = Some(Self::new(job, output_dir, wanted));
-                }
+                (
+                    LoggedEntry::DriverStarted { job, output_dir }
+                    | LoggedEntry::LogContinued { job, output_dir },
+                    outputs,
+                ) => match outputs {
+                    Some(outputs) if outputs.job == job => outputs.output_dir = output_dir,
+                    _ => *outputs = Some(Self::new(job, output_dir, wanted)),
+                },
                 (LoggedEntry::Event(event), Some(outputs)) => {
                     outputs.handle_event(event.generation, &event.kind);
                 }

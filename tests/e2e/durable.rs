@@ -70,6 +70,84 @@ fn s_12_a_state_directory_that_is_removed_is_written_anew_and_a_next_driver_find
 }
 
 #[test]
+fn s_12_a_job_whose_log_was_put_aside_is_explained_also_when_what_began_it_is_gone() {
+    const FILE_BYTES_MAX: usize = 64 << 20;
+    let mut job = job(&["-n", "2", "--min-np", "1"]);
+    job.kill_driver();
+    let log = job.path("state/events.jsonl");
+    let mut text = fs::read_to_string(&log).expect("a log");
+    let last = text.lines().last().expect("lines").to_owned();
+    // As after weeks: room for the line with which the next driver begins, and for few more.
+    while text.len() + 500 + last.len() < FILE_BYTES_MAX {
+        text.push_str(&last);
+        text.push('\n');
+    }
+    fs::write(&log, text).expect("a long log");
+    job.start_driver_again();
+    let aside = job.path("state/events.jsonl.1");
+    job.wait("a log that is put aside", |_| aside.exists().then_some(()));
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    job.wait("a generation of two again", |job| {
+        let status = job.status()?;
+        (status["world_size"] == 2 && status["generation"].as_u64() > Some(1)).then_some(())
+    });
+    let state = job.path("state").display().to_string();
+    for is_gone in [false, true] {
+        if is_gone {
+            fs::remove_file(&aside).expect("it is there");
+        }
+        let commands: [(&[&str], &str); 3] = [
+            (&["explain", "2", &state], "Generation 2 ended"),
+            (&["history", "--state-dir", &state], "interrupt"),
+            (&["timeline", &state], "began a reset"),
+        ];
+        for (command, told) in commands {
+            let shown = std::process::Command::new(binary()).args(command).output();
+            let shown = shown.expect("it runs");
+            let (stdout, stderr) = (shown.stdout, String::from_utf8_lossy(&shown.stderr));
+            assert!(shown.status.success(), "is gone: {is_gone}: {stderr}");
+            assert!(String::from_utf8_lossy(&stdout).contains(told), "{told}");
+        }
+    }
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn d_4_a_journal_that_is_older_than_the_job_is_refused_and_stops_nobody() {
+    let mut job = job(&["-n", "2", "--min-np", "1"]);
+    let journal = job.path("state/journal.redb");
+    job.kill_driver();
+    let earlier = fs::read(&journal).expect("a journal");
+    job.start_driver_again();
+    wait_for_takeover(&mut job, 2);
+    let victim = job.pid("b", 0);
+    signal(victim, Signal::SIGKILL);
+    job.wait("a generation of two again", |job| {
+        (job.sizes().last() == Some(&2) && job.sizes().len() > 1).then_some(())
+    });
+    job.wait_for_progress();
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    job.kill_driver();
+    let newest = fs::read(&journal).expect("a journal");
+    fs::write(&journal, earlier).expect("a backup is put back");
+    job.start_driver_again();
+    assert_eq!(job.end(), 1);
+    let said = job.stderr();
+    assert!(said.contains("its journal is older than the job"), "{said}");
+    assert!(said.contains("the job goes on without it"), "{said}");
+    job.wait_for_steps();
+    fs::write(&journal, newest).expect("the newest one");
+    job.start_driver_again();
+    job.wait("the nodes are back", |job| (job.status()?["phase"] == "run").then_some(()));
+    job.wait_for_steps();
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn a_worker_that_dies_with_the_driver_is_found_missing() {
     let mut job = job(&["-n", "2", "--min-np", "1"]);
     let victim = job.pid("b", 0);

@@ -59,6 +59,26 @@ struct JobStartLine<'a> {
     output_dir: Option<&'a str>,
 }
 
+/// The first line of a file in which the log goes on. The lines that began the job may be gone.
+#[derive(Debug, Serialize)]
+struct ContinuedLine {
+    t: String,
+    term: u64,
+    generation: u64,
+    kind: &'static str,
+    job: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_dir: Option<String>,
+}
+
+impl ContinuedLine {
+    fn new(term: u64, job: &LoggedStart<'_>) -> Self {
+        let (t, generation, kind) = (String::new(), 0, "log_continued");
+        let output_dir = job.output_dir.map(ToOwned::to_owned);
+        Self { t, term, generation, kind, job: job.job.to_owned(), output_dir }
+    }
+}
+
 /// The line in place of dropped ones.
 #[derive(Serialize)]
 struct Dropped {
@@ -118,7 +138,7 @@ impl EventLog {
         term: u64,
         job: &LoggedStart<'_>,
     ) -> io::Result<Self> {
-        let file = EventFile::open(path, umask)?;
+        let file = EventFile::open(path, umask, ContinuedLine::new(term, job))?;
         let dropped = move |lines| {
             let (t, kind) = (rfc_3339(wall_clock()), "lines_dropped");
             let dropped = Dropped { t, term, generation: 0, kind, lines };
@@ -185,13 +205,27 @@ struct EventFile {
     bytes: u64,
     /// Whether the last write failed, which may have left part of a line.
     is_failing: bool,
+    /// How each further file begins.
+    continued: ContinuedLine,
 }
 
 impl EventFile {
-    fn open(path: PathBuf, umask: FileUmask) -> io::Result<Self> {
+    fn open(path: PathBuf, umask: FileUmask, continued: ContinuedLine) -> io::Result<Self> {
         let file = open_masked(&path, umask)?;
         let bytes = file.metadata()?.len();
-        Ok(Self { path, umask, file, bytes, is_failing: false })
+        Ok(Self { path, umask, file, bytes, is_failing: false, continued })
+    }
+
+    /// Goes on in the file that has its name now.
+    fn go_on(&mut self) -> io::Result<()> {
+        self.file = open_masked(&self.path, self.umask)?;
+        self.bytes = self.file.metadata()?.len();
+        self.continued.t = rfc_3339(wall_clock());
+        let mut line = serde_json::to_vec(&self.continued)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.bytes += line.len() as u64;
+        Ok(())
     }
 
     /// Renames a log that has become too long.
@@ -199,9 +233,7 @@ impl EventFile {
         let mut aside = self.path.clone().into_os_string();
         aside.push(".1");
         fs::rename(&self.path, aside)?;
-        self.file = open_masked(&self.path, self.umask)?;
-        self.bytes = 0;
-        Ok(())
+        self.go_on()
     }
 
     /// Opens the log anew if its file was removed or moved away, such as by a cleaner of temporary folders.
@@ -216,8 +248,7 @@ impl EventFile {
         if let Some(folder) = self.path.parent() {
             DirBuilder::new().recursive(true).mode(self.umask.of_folders()).create(folder)?;
         }
-        *self = Self::open(self.path.clone(), self.umask)?;
-        Ok(())
+        self.go_on()
     }
 
     fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -323,14 +354,20 @@ mod tests {
         let path = folder.path().join("of the job/events.jsonl");
         let folder = path.parent().expect("it has one");
         fs::create_dir(folder).expect("made");
-        let mut file = EventFile::open(path.clone(), FileUmask::PRIVATE).expect("made");
+        let continued = ContinuedLine::new(1, &START);
+        let mut file = EventFile::open(path.clone(), FileUmask::PRIVATE, continued).expect("made");
         file.write_all(b"1\n").expect("never fails");
         fs::remove_dir_all(folder).expect("removed");
         file.write_all(b"2\n").expect("never fails");
         fs::rename(&path, folder.join("aside")).expect("moved");
         file.write_all(b"3\n").expect("never fails");
-        let seen = |name: &str| fs::read_to_string(folder.join(name)).expect("there");
-        assert_eq!((seen("aside"), seen("events.jsonl")), ("2\n".to_owned(), "3\n".to_owned()));
+        for (name, last) in [("aside", "2"), ("events.jsonl", "3")] {
+            let text = fs::read_to_string(folder.join(name)).expect("there");
+            let (first, rest) = text.split_once('\n').expect("two lines");
+            let first: serde_json::Value = serde_json::from_str(first).expect("an object");
+            assert_eq!((&first["kind"], &first["job"]), (&"log_continued".into(), &"j".into()));
+            assert_eq!(rest.trim(), last);
+        }
     }
 
     #[test]
@@ -338,7 +375,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events.jsonl");
         let group_reads = FileUmask::new(0o027).expect("it takes nothing from the owner");
-        let mut file = EventFile::open(path.clone(), group_reads).expect("made");
+        let continued = ContinuedLine::new(1, &START);
+        let mut file = EventFile::open(path.clone(), group_reads, continued).expect("made");
         let line = [vec![b'x'; (FILE_BYTES_MAX / 4) as usize - 1], vec![b'\n']].concat();
         for _ in 0..9 {
             file.write_all(&line).expect("never fails");
@@ -347,7 +385,10 @@ mod tests {
             let found = fs::metadata(folder.path().join(name)).expect("there");
             (found.len(), found.permissions().mode() & 0o777)
         };
-        assert_eq!(seen("events.jsonl.1"), (64 << 20, 0o640));
-        assert_eq!(seen("events.jsonl"), (16 << 20, 0o640));
+        let (first, again) = (seen("events.jsonl.1"), seen("events.jsonl"));
+        let lines = |bytes: u64| (bytes / line.len() as u64, bytes % line.len() as u64);
+        assert!((48 << 20..=64 << 20).contains(&first.0) && first.1 == 0o640, "{first:?}");
+        assert_eq!(lines(again.0).0, 9 - 4 - lines(first.0).0, "{again:?}");
+        assert!((1..200).contains(&lines(again.0).1) && again.1 == 0o640, "it names its job");
     }
 }

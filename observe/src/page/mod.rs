@@ -77,12 +77,17 @@ impl PageRecord {
     /// Takes a line of an event log. What came before another job's first line is forgotten.
     pub fn handle_line(&mut self, line: &LoggedLine) {
         match &line.entry {
-            LoggedEntry::DriverStarted { job, .. } if *job != self.job.job => {
+            LoggedEntry::DriverStarted { job, .. } | LoggedEntry::LogContinued { job, .. }
+                if *job != self.job.job =>
+            {
                 *self = Self::new(job.clone(), line.at);
                 return;
             }
             LoggedEntry::Event(event) => self.remember(line.at, event),
-            LoggedEntry::DriverStarted { .. } | LoggedEntry::Goodput(_) | LoggedEntry::Sign => {}
+            LoggedEntry::DriverStarted { .. }
+            | LoggedEntry::LogContinued { .. }
+            | LoggedEntry::Goodput(_)
+            | LoggedEntry::Sign => {}
         }
         self.job.handle_line(line);
     }

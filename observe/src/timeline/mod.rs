@@ -68,11 +68,16 @@ impl JobTimeline {
     /// The id of the last job of a log; none if the log names none.
     pub fn last_job(lines: impl IntoIterator<Item = String>) -> Option<String> {
         let started = |line: String| match LoggedLine::read(&line).ok()?.entry {
-            LoggedEntry::DriverStarted { job, .. } => Some(job),
+            LoggedEntry::DriverStarted { job, .. } | LoggedEntry::LogContinued { job, .. } => {
+                Some(job)
+            }
             _ => None,
         };
         // Other lines need not be read as what they are.
-        let named = lines.into_iter().filter(|line| line.contains("driver_started"));
+        let names = |line: &String| {
+            ["driver_started", "log_continued"].iter().any(|kind| line.contains(kind))
+        };
+        let named = lines.into_iter().filter(names);
         named.filter_map(started).last()
     }
 
@@ -107,12 +112,17 @@ impl JobTimeline {
         if let LoggedEntry::DriverStarted { job, .. } = &line.entry {
             self.handle_start(line.at, *job == self.job);
         }
+        if let LoggedEntry::LogContinued { job, .. } = &line.entry
+            && (*job != self.job || self.is_over)
+        {
+            self.handle_start(line.at, *job == self.job);
+        }
         if self.is_over {
             return;
         }
         let at = line.at.max(self.last_at);
         match &line.entry {
-            LoggedEntry::DriverStarted { .. } => {}
+            LoggedEntry::DriverStarted { .. } | LoggedEntry::LogContinued { .. } => {}
             LoggedEntry::Event(event) => self.handle_event(at, event),
             LoggedEntry::Goodput(sign) => {
                 let counts = self.counters.handle_goodput(at, sign);

@@ -30,11 +30,12 @@ pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
             if line.at >= job.since {
                 break;
             }
-            if let LoggedEntry::DriverStarted { job: of, .. } = &line.entry
+            if let LoggedEntry::DriverStarted { job: of, .. }
+            | LoggedEntry::LogContinued { job: of, .. } = &line.entry
                 && !is_known
                 && *of == job.id
             {
-                // The job began with this line.
+                // The job, or what is left of its log, began with this line.
                 record = PageRecord::new(of.clone(), line.at);
                 is_known = true;
                 continue;
