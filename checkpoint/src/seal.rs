@@ -5,21 +5,25 @@ use std::io::Read;
 use std::path::Path;
 
 use elastic_protocol::planted::{Bug, is_planted};
+use serde::Deserialize;
 
 use crate::error::SaveError;
 use crate::file_system::FileSystem;
 use crate::manifest::{MANIFEST, MANIFEST_BYTES_MAX, Manifest, PartRecord, UNSEALED};
 use crate::part::{PacedFile, sync_directory};
-use crate::retain::retain;
+use crate::retain::{retain, steps};
 use crate::snapshot::SaveAttempt;
 use crate::step_directory;
+
+/// The most checkpoints whose savers are looked at.
+const SAVERS_MAX: usize = 8;
 
 /// A checkpoint that is whole.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SealSummary {
     /// Bytes of all files.
     pub bytes: u64,
-    /// Troubles with the removal of old checkpoints, which do not touch this one.
+    /// Troubles that do not touch this one: another job saves to its directory, or an old one cannot be removed.
     pub troubles: Vec<String>,
 }
 
@@ -51,7 +55,8 @@ pub fn seal(
     sync_directory(files, &of_step)?;
     sync_directory(files, directory)?;
     let bytes = manifest.files.iter().map(|file| file.bytes).sum();
-    let mut troubles = retain(files, directory, keep, attempt.step);
+    let mut troubles: Vec<String> = other_saver(files, directory, &manifest).into_iter().collect();
+    troubles.extend(retain(files, directory, keep, attempt.step));
     troubles.extend(remove_unnamed(files, &of_step, &manifest));
     Ok(SealSummary { bytes, troubles })
 }
@@ -133,6 +138,32 @@ fn read_part(
     })
 }
 
+/// What a manifest says of who saved it.
+#[derive(Deserialize)]
+struct Saver {
+    job: String,
+    saved_at_ms: u64,
+}
+
+/// Another job that has saved to this directory since this one has: each removes the checkpoints of the other.
+fn other_saver(files: &dyn FileSystem, directory: &Path, ours: &Manifest) -> Option<String> {
+    let saver = |step: u64| -> Option<(u64, Saver)> {
+        let file = files.open(&directory.join(step_directory(step)).join(MANIFEST)).ok()?;
+        Some((step, serde_json::from_reader(file.take(MANIFEST_BYTES_MAX)).ok()?))
+    };
+    let newest = steps(files, directory).ok()?.into_iter().rev().take(SAVERS_MAX);
+    let savers: Vec<(u64, Saver)> = newest.filter_map(saver).collect();
+    let (own, others): (Vec<_>, Vec<_>) =
+        savers.into_iter().partition(|(_, saver)| saver.job == ours.job);
+    let since = own.iter().map(|(_, saver)| saver.saved_at_ms).min()?;
+    let (step, other) = others.into_iter().find(|(_, saver)| saver.saved_at_ms > since)?;
+    let (job, directory) = (other.job, directory.display());
+    Some(format!(
+        "the job {job} saves to {directory}, too (step {step}): each removes the checkpoints of the other; give each \
+         job a directory of its own"
+    ))
+}
+
 /// Removes what lies beside a whole checkpoint: the parts' records, and files of attempts that did not end.
 fn remove_unnamed(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Vec<String> {
     let names = files.list(of_step).unwrap_or_default();
@@ -141,7 +172,8 @@ fn remove_unnamed(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -
     let unnamed = names.into_iter().filter(|name| !is_named(name));
     let removed = unnamed.map(|name| {
         let path = of_step.join(name);
-        files.remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
+        let in_words = |error| format!("{} cannot be removed: {error}", path.display());
+        files.remove_file(&path).map_err(in_words)
     });
     removed.filter_map(Result::err).collect()
 }

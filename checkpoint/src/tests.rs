@@ -193,6 +193,31 @@ fn damaged_ones_alone_are_an_error_and_partial_ones_alone_are_none() {
 }
 
 #[test]
+fn c_4_another_job_that_saves_to_the_same_directory_is_named() {
+    let disk = MemoryFiles::new(1);
+    let save = |job: &str, step, at_ms| {
+        (0..WORLD_SIZE).try_for_each(|rank| {
+            let (bytes, tensors) = commit(step);
+            let position = json!({});
+            let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
+            let attempt = SaveAttempt { job: job.to_owned(), ..attempt(step) };
+            write_part(&disk, directory(), &attempt, rank, &snapshot, &mut |_| Ok(())).map(|_| ())
+        })?;
+        let attempt = SaveAttempt { job: job.to_owned(), ..attempt(step) };
+        seal(&disk, directory(), &attempt, at_ms, KEEP).map(|sealed| sealed.troubles)
+    };
+    assert_eq!(save("former", 1, 10).expect("sound"), [""; 0]);
+    assert_eq!(save("ours", 2, 20).expect("sound"), [""; 0], "the former one has ended");
+    assert_eq!(save("ours", 3, 30).expect("sound"), [""; 0]);
+    let told = save("theirs", 4, 40).expect("sound");
+    assert_eq!(told, [""; 0], "it may go on from ours");
+    let told = save("ours", 5, 50).expect("sound").concat();
+    assert!(told.contains("the job theirs") && told.contains("(step 4)"), "{told}");
+    let told = save("theirs", 6, 60).expect("sound").concat();
+    assert!(told.contains("the job ours") && told.contains("(step 5)"), "{told}");
+}
+
+#[test]
 fn a_part_that_is_missing_or_of_another_commit_is_not_sealed() {
     let disk = MemoryFiles::new(1);
     write(&disk, 5, 0).and_then(|()| write(&disk, 5, 1)).expect("the disk is sound");

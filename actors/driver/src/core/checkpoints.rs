@@ -249,9 +249,8 @@ impl DriverCore {
                 self.record(&JournalRecord::CheckpointSaved { step });
                 self.event(EventKind::CheckpointSaved { step: step.0, bytes, ms });
                 if let Some(trouble) = troubles.first() {
-                    self.event(EventKind::Warning {
-                        message: format!("an old checkpoint is left: {trouble}"),
-                    });
+                    let message = format!("the checkpoint of step {step} is saved; but {trouble}");
+                    self.event(EventKind::Warning { message });
                 }
                 self.await_next_save(now, step);
             }
