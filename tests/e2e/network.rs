@@ -1,8 +1,9 @@
 //! A network for one test: the test and all its processes run in one network namespace, and each place in another,
 //! connected to one bridge. A place can be cut off, as by a switch. Needs root; used by tests of several hosts.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::Ipv4Addr;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sched::{CloneFlags, unshare};
@@ -200,8 +201,39 @@ impl Place {
         ip(&format!("-n {} link set lo {state}", self.name)).expect("each place has one");
     }
 
+    /// Leaves this place 16 ports for whoever asks for any, half of them taken for UDP until the holder is dropped.
+    pub(crate) fn leave_few_ports(&self) -> PortHolder {
+        const PROGRAM: &str = "import socket, time
+open('/proc/sys/net/ipv4/ip_local_port_range', 'w').write('40000 40015')
+taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(8)]
+for number, each in enumerate(taken):
+    each.bind(('0.0.0.0', 40000 + number))
+print('taken', flush=True)
+time.sleep(600)";
+        let [program, namespace] = self.wrapper().try_into().expect("two words");
+        let mut command = Command::new(program);
+        command.args([&namespace, "python3", "-c", PROGRAM]).stdin(Stdio::null());
+        let mut holder = command.stdout(Stdio::piped()).spawn().expect("Python is installed");
+        let stdout = holder.stdout.take().expect("it is piped");
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("text");
+        let holder = PortHolder(holder);
+        assert_eq!(line, "taken\n");
+        holder
+    }
+
     pub(crate) fn mend(&self) {
         ip(&format!("link set {} master bridge", self.port)).expect("the bridge is there");
+    }
+}
+
+/// A process that holds ports.
+pub(crate) struct PortHolder(Child);
+
+impl Drop for PortHolder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

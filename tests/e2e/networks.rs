@@ -160,3 +160,17 @@ fn s_14_an_interface_whose_packets_are_too_short_is_named() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && stderr.contains("MTU of 1200"), "{stderr}");
 }
+
+#[test]
+fn s_14_a_host_with_few_free_ports_trains() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = Job::start_at(network.place(0), &["-n", "2"]);
+    let _holder = network.place(1).leave_few_ports();
+    agent_at(&mut job, "a", network.place(1));
+    agent_at(&mut job, "b", network.place(2));
+    job.wait_for_sizes(&[2]);
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.events_of("worker_started").len(), 2, "each worker found a port at once");
+    job.assert_exact();
+}

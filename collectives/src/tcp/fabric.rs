@@ -157,6 +157,27 @@ pub struct TcpFabric {
     newest: Option<(u64, u64, u32)>,
 }
 
+/// A listening TCP socket.
+struct Listener {
+    socket: Socket,
+    address: SocketAddr,
+}
+
+impl Listener {
+    fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SockAddr::from(address))?;
+        socket.listen(BACKLOG)?;
+        let address = socket
+            .local_addr()?
+            .as_socket()
+            .ok_or_else(|| io::Error::other("the listener has no internet address"))?;
+        Ok(Self { socket, address })
+    }
+}
+
 impl TcpFabric {
     /// Binds the listener, and a UDP socket with the same port; port 0 takes a free one, see
     /// [`TcpFabric::local_address`].
@@ -165,35 +186,30 @@ impl TcpFabric {
     ///
     /// The address is taken or not of this machine.
     pub fn bind(address: SocketAddr) -> io::Result<TcpFabric> {
-        let mut left = PORTS_TRIED;
+        // They stay bound meanwhile: where few ports are free, the system would name the same one again.
+        let mut refused = Vec::new();
         loop {
-            left -= 1;
-            match TcpFabric::bind_both(address) {
+            let listener = Listener::bind(address)?;
+            match UdpSocket::bind(listener.address) {
+                Ok(udp) => return Ok(TcpFabric::new(listener, udp)),
                 Err(error)
                     if error.kind() == io::ErrorKind::AddrInUse
                         && address.port() == 0
-                        && left > 0 => {}
-                bound => return bound,
+                        && refused.len() < PORTS_TRIED =>
+                {
+                    refused.push(listener);
+                }
+                Err(error) => return Err(error),
             }
         }
     }
 
-    fn bind_both(address: SocketAddr) -> io::Result<TcpFabric> {
-        let listener =
-            Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        listener.set_reuse_address(true)?;
-        listener.set_nonblocking(true)?;
-        listener.bind(&SockAddr::from(address))?;
-        listener.listen(BACKLOG)?;
-        let address = listener
-            .local_addr()?
-            .as_socket()
-            .ok_or_else(|| io::Error::other("the listener has no internet address"))?;
+    fn new(listener: Listener, udp: UdpSocket) -> TcpFabric {
+        let Listener { socket: listener, address } = listener;
         let (parked, random, standing) =
             (VecDeque::new(), SystemRandom::new(), StandingConnections::default());
-        let udp = Udp::Bound(UdpSocket::bind(address)?);
         let (has_warned_of_strangers, newest) = (false, None);
-        Ok(TcpFabric {
+        TcpFabric {
             listener,
             address,
             parked,
@@ -202,9 +218,9 @@ impl TcpFabric {
             random,
             standing,
             rates: LinkRates::default(),
-            udp,
+            udp: Udp::Bound(udp),
             newest,
-        })
+        }
     }
 
     /// The QUIC endpoint, started by the first call. The first group's path deadline applies to all its connections.
