@@ -438,6 +438,7 @@ impl DriverCore {
                 Stance::Attached => missing.push(format!("{worker} (not at rest)")),
                 Stance::Lost => missing.push(format!("{worker} (out of reach)")),
                 Stance::Dying => missing.push(format!("{worker} (its process is ending)")),
+                Stance::Leaving => missing.push(format!("{worker} (its process has not ended)")),
                 _ => {}
             }
         }

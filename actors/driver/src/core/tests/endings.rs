@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use elastic_protocol::messages::{AgentToDriver, Ballot};
 use elastic_protocol::{ExitStatus, JobOutcome};
+use elastic_runtime::transport::LinkEvent;
 
 use super::Cluster;
 use crate::core::ElasticMode;
@@ -40,6 +41,19 @@ fn h_21_nobody_is_killed_for_being_slower() {
     assert!(cluster.result.is_none());
     cluster.vote(&slow, Ballot::Success);
     assert_eq!(cluster.result.expect("the job has ended").outcome, JobOutcome::Succeeded);
+}
+
+#[test]
+fn g_9_a_job_that_waits_names_the_process_that_does_not_end() {
+    let mut cluster = pair(|config| config.min_np = Some(2));
+    cluster.train(3);
+    cluster.hold_stops = true;
+    let stuck = cluster.worker("a", 1);
+    cluster.worker_link(&stuck, LinkEvent::Silent { silent_ms: 1_000 });
+    cluster.pass(Duration::from_secs(20));
+    let waiting_for = cluster.core.status(cluster.now, &|_| String::new()).waiting_for;
+    let told = waiting_for.expect("it waits");
+    assert!(told.ends_with(&format!("{stuck} (its process has not ended)")), "{told}");
 }
 
 #[test]
