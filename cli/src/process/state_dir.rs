@@ -2,7 +2,7 @@
 //! driver's process, and by others to find it.
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
-use std::io;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ pub(crate) const EVENTS_FILE: &str = "events.jsonl";
 pub(crate) const JOURNAL_FILE: &str = "journal.redb";
 /// Name of the file that an attempt to renew the journal may leave.
 pub(crate) const JOURNAL_DRAFT_FILE: &str = "journal.redb.draft";
+/// Bytes that are read at most of a file that others find.
+const PUBLISHED_BYTES_MAX: u64 = 4096;
 /// Name of the file that the driver holds locked.
 pub(crate) const LOCK_FILE: &str = "lock";
 
@@ -70,9 +72,9 @@ impl DriverStateDir {
         Ok(token_path)
     }
 
-    /// Makes the directory anew, with the lock, the token and the address, if any of them was removed while the job runs.
-    /// A temporary folder is cleaned of what is old, and a person may take the folder for a leftover. Returns whether
-    /// something was removed.
+    /// Makes the directory anew, with the lock, the token and the address, if any of them was removed or overwritten while the
+    /// job runs. A temporary folder is cleaned of what is old, and a person may take the folder for a leftover. Returns whether
+    /// something was.
     pub(crate) fn restore_if_removed(&self) -> Result<bool, CommandFailure> {
         // Not held while the disk is used, which may hang.
         let (ours, published) = {
@@ -85,8 +87,17 @@ impl DriverStateDir {
         let Some((token, address)) = published else { return Ok(false) };
         let found = fs::metadata(self.path.join(LOCK_FILE)).ok();
         let is_locked = ours.is_some() && ours == found.map(|found| identity(&found));
-        let is_there = |name| self.path.join(name).exists();
-        if is_locked && is_there(TOKEN_FILE) && is_there(ADDRESS_FILE) {
+        let holds = |name, text: String| {
+            let found = File::open(self.path.join(name)).and_then(|file| {
+                let mut found = String::new();
+                file.take(PUBLISHED_BYTES_MAX).read_to_string(&mut found).map(|_length| found)
+            });
+            found.is_ok_and(|found| found.trim() == text)
+        };
+        if is_locked
+            && holds(TOKEN_FILE, token.to_line())
+            && holds(ADDRESS_FILE, address.to_string())
+        {
             return Ok(false);
         }
         made(&self.path, self.umask)?;
@@ -222,6 +233,10 @@ mod tests {
         assert!(!state.restore_if_removed().expect("all is there"));
         fs::remove_file(path.join(TOKEN_FILE)).expect("removed");
         assert!(state.restore_if_removed().expect("written"));
+        fs::write(path.join(TOKEN_FILE), "another's").expect("overwritten");
+        assert!(state.restore_if_removed().expect("written"));
+        let found = fs::read_to_string(path.join(TOKEN_FILE)).expect("there");
+        assert_eq!(found.trim(), token.to_line());
         fs::remove_dir_all(folder.path().join("a")).expect("removed");
         assert!(state.restore_if_removed().expect("written"));
         assert_eq!(state.address(), Some(address));

@@ -1,4 +1,4 @@
-//! [`StateKeeper`]: makes anew what was removed of a driver's state while its job runs, so that people still find the job
+//! [`StateKeeper`]: makes anew what was removed or overwritten of a driver's state while its job runs, so that people still find the job
 //! and a next driver its journal. Used by the driver's process.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -84,7 +84,7 @@ impl StateKeeper {
         self.state.withdraw();
     }
 
-    /// Looks again and again, on the lane of the state directory. What was removed is a warning, and so is the first of
+    /// Looks again and again, on the lane of the state directory. What was removed or overwritten is a warning, and so is the first of
     /// several failures in a row.
     async fn keep(self, lane: OffloadPort) {
         let folder = self.state.path().display().to_string();
@@ -97,7 +97,7 @@ impl StateKeeper {
             match &looked {
                 Ok(true) => tracing::warn!(
                     folder,
-                    "the state directory, or a part of it, was removed while the job runs; it is written anew"
+                    "the state directory, or a part of it, was removed or overwritten while the job runs; it is written anew"
                 ),
                 Err(error) if !was_failing => {
                     tracing::warn!(
