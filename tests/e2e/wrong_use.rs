@@ -140,6 +140,8 @@ const LINES: &[Wrong] = &[
     wrong(&[DRIVER, "driver", "--launcher", "ssh", "--", "x"], "hosts"),
     wrong(&["--role", "worker", "--join", "a:1", "--host", ""], "--host"),
     wrong(&["--role", "worker", "--join", "a:1", "--slots", "0"], "at least 1"),
+    wrong(&["--role", "worker", "--join", "a:1", "--slots", "4097"], "at most 4096"),
+    wrong(&[DRIVER, "driver", "-H", "a", "--slots-per-host", "4097", "--", "x"], "at most 4096"),
     // Programs.
     wrong(&[DRIVER, "driver"], "no program"),
     wrong(&[DRIVER, "driver", "--", ""], "empty"),
@@ -157,6 +159,7 @@ const LINES: &[Wrong] = &[
     wrong(&["run", "-n", "2", "-u", "x.py"], "behind `--`"),
     // Files and folders.
     wrong(&[DRIVER, "driver", "--output-dir", "FOLDER/hosts", "--", "x"], "no folder"),
+    wrong(&[DRIVER, "driver", "--checkpoint", "FOLDER/hosts", "--", "x"], "no folder"),
     wrong(&[DRIVER, "driver", "--umask", "700", "--", "x"], "027"),
     wrong(&["run", "--log-dir", "FOLDER/hosts", "--tee", "3", "--", "true"], "--log-dir"),
     wrong(&[DRIVER, "driver", "--bind", "127.0.0.1:0", "--state-dir", "FOLDER/hosts", "--", "x"], "--state-dir"),

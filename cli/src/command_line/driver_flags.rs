@@ -19,7 +19,8 @@ use elastic_protocol::messages::FileUmask;
 use super::driver_plan::DashboardPlan;
 use super::output_prefix::{OutputPrefix, output_prefix};
 use super::values::{
-    address, advertised, bytes, checkpoint_every, count, positive_seconds, seconds, umask, workers,
+    address, advertised, bytes, checkpoint_every, count, positive_seconds, seconds, slots, umask,
+    workers,
 };
 
 /// The driver's flags. An absent flag means its default, which `plan_driver` and `plan_run` fill in.
@@ -67,7 +68,7 @@ pub(crate) struct DriverFlags {
     #[arg(long, env = "ELASTIC_DISCOVERY", value_name = "URL")]
     pub(crate) discovery: Option<DnsTarget>,
     /// Slots of a host that is listed without a number
-    #[arg(long, env = "ELASTIC_SLOTS_PER_HOST", value_name = "N", value_parser = count)]
+    #[arg(long, env = "ELASTIC_SLOTS_PER_HOST", value_name = "N", value_parser = slots)]
     pub(crate) slots_per_host: Option<u32>,
     /// How an agent gets onto a host [default: join; `run`: local]
     #[arg(long, env = "ELASTIC_LAUNCHER", value_enum)]

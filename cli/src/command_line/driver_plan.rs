@@ -368,12 +368,13 @@ fn driver_config(
     program: &[String],
     source: &HostSource,
 ) -> Result<DriverConfig, CommandFailure> {
-    if let Some(folder) = flags.output_dir.as_ref().filter(|it| it.exists() && !it.is_dir()) {
-        return Err(CommandFailure::usage(format!(
-            "--output-dir {} is no folder",
-            folder.display()
-        ))
-        .hint("give a folder, or a name that is not taken"));
+    let folders = [("--output-dir", &flags.output_dir), ("--checkpoint", &flags.checkpoint)];
+    for (flag, folder) in folders {
+        if let Some(folder) = folder.as_ref().filter(|it| it.exists() && !it.is_dir()) {
+            let folder = folder.display();
+            return Err(CommandFailure::usage(format!("{flag} {folder} is no folder"))
+                .hint("give a folder, or a name that is not taken"));
+        }
     }
     let output_dir = flags.output_dir.as_ref().map(|folder| {
         folder.to_str().map(ToOwned::to_owned).ok_or_else(|| {

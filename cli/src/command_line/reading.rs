@@ -88,11 +88,12 @@ fn unknown_command(error: &clap::Error) -> Option<CommandFailure> {
 }
 
 /// Variables of this program that set no flag.
-const OTHER_VARIABLES: [&str; 12] = [
+const OTHER_VARIABLES: [&str; 13] = [
     environment::DRIVER,
     environment::JOB,
     environment::WORKER,
     environment::CREDENTIAL,
+    environment::LOCK,
     environment::DATA_ADDRESS,
     environment::MEETING_ADDRESS,
     environment::STORE_ADDRESS,

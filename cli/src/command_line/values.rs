@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use elastic_driver::CheckpointEvery;
+use elastic_host_manager::core::limits::SLOTS_MAX;
 use elastic_protocol::Assignment;
 use elastic_protocol::messages::FileUmask;
 
@@ -72,6 +73,14 @@ pub(crate) fn count(text: &str) -> Result<u32, String> {
         Ok(0) => Err("it must be at least 1".to_owned()),
         Ok(count) => Ok(count),
         Err(_) => Err(format!("{text:?} is not a whole number of at least 1")),
+    }
+}
+
+/// Parses a number of slots of a host.
+pub(crate) fn slots(text: &str) -> Result<u32, String> {
+    match count(text)? {
+        slots if slots > SLOTS_MAX => Err(format!("a host has at most {SLOTS_MAX} slots")),
+        slots => Ok(slots),
     }
 }
 

@@ -10,7 +10,7 @@ use elastic_protocol::HostName;
 use super::arguments::RoleArguments;
 use super::failure::{CommandFailure, ResultExt};
 use super::slurm::SlurmTask;
-use super::values::{count, hosts_and_ports};
+use super::values::{hosts_and_ports, slots};
 use crate::process::{TokenSource, read_token_from_launcher};
 
 /// The environment variable of the token, where no file gives it.
@@ -38,7 +38,7 @@ pub(crate) struct WorkerFlags {
     pub(crate) host: Option<String>,
     /// Workers that this host can run at once [default: within Slurm one per GPU, else per task, else per
     /// task's CPUs; elsewhere one per GPU, else 1]
-    #[arg(long, env = "ELASTIC_SLOTS", value_name = "N", value_parser = count)]
+    #[arg(long, env = "ELASTIC_SLOTS", value_name = "N", value_parser = slots)]
     pub(crate) slots: Option<u32>,
     /// The role of its workers, for scripts of torch that have several [default: default]
     #[arg(long, env = "ELASTIC_ROLE_NAME", value_name = "NAME")]
