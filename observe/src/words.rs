@@ -8,6 +8,9 @@ use elastic_protocol::messages::{PhaseMs, ProcessNamed};
 use elastic_protocol::{GenerationId, HostName, counted};
 use serde::Serialize;
 
+/// The most hosts or workers that a sentence names.
+const NAMES_MAX: usize = 64;
+
 /// How much an event matters to a person.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -449,6 +452,24 @@ pub fn describe_phases(ms: &PhaseMs) -> String {
 }
 
 fn list(names: &[impl ToString]) -> String {
-    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    let shown: Vec<String> = names.iter().take(NAMES_MAX).map(ToString::to_string).collect();
+    match names.len() - shown.len() {
+        0 if shown.is_empty() => "none".to_owned(),
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_names_so_many_and_counts_the_others() {
+        let names: Vec<u32> = (0..66).collect();
+        assert_eq!(list(&names[..0]), "none");
+        assert_eq!(list(&names[..2]), "0, 1");
+        assert!(list(&names[..64]).ends_with("62, 63"));
+        assert!(list(&names).ends_with("62, 63 and 2 more"));
+    }
 }

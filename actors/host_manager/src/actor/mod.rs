@@ -147,9 +147,6 @@ impl HostManager {
                 HostManagerOutput::HostsChanged(snapshot) => {
                     let hosts = snapshot.hosts.len();
                     tracing::debug!(hosts, update = ?snapshot.update, "the hosts changed");
-                    for warning in &snapshot.warnings {
-                        tracing::warn!("{warning}");
-                    }
                     self.reports.do_send(HostReport::Changed(snapshot));
                 }
                 HostManagerOutput::Fatal(failure) => {
