@@ -76,10 +76,15 @@ fn s_12_a_job_whose_log_was_put_aside_is_explained_also_when_what_began_it_is_go
     job.kill_driver();
     let log = job.path("state/events.jsonl");
     let mut text = fs::read_to_string(&log).expect("a log");
-    let last = text.lines().last().expect("lines").to_owned();
+    let last: Value = serde_json::from_str(text.lines().last().expect("lines")).expect("an event");
+    let (at, words) = (last["t"].as_str().expect("a time"), "x".repeat(60_000));
+    let line =
+        format!(r#"{{"t":"{at}","term":1,"generation":1,"kind":"warning","message":"{words}"}}"#);
     // As after weeks: room for the line with which the next driver begins, and for few more.
-    while text.len() + 500 + last.len() < FILE_BYTES_MAX {
-        text.push_str(&last);
+    while text.len() + 500 < FILE_BYTES_MAX {
+        let room = FILE_BYTES_MAX - 500 - text.len();
+        let cut = line.len().saturating_sub(room + 1).min(words.len());
+        text.push_str(&line.replacen(&words, &words[cut..], 1));
         text.push('\n');
     }
     fs::write(&log, text).expect("a long log");
