@@ -27,6 +27,7 @@ mod incidents;
 mod installed;
 mod jobs;
 mod lifecycle;
+mod links;
 mod logs;
 mod membership;
 mod memory;

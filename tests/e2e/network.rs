@@ -189,6 +189,31 @@ impl Place {
         ip(&command).expect("the cable is there, and iproute2 has `tc`");
     }
 
+    /// Bounds what this place sends to `other`, in megabits a second; all else passes as before.
+    pub(crate) fn limit_rate_to(&self, other: &Self, megabits: u32) {
+        let address = other.address;
+        for command in [
+            "qdisc replace dev cable root handle 1: htb default 10".to_owned(),
+            "class replace dev cable parent 1: classid 1:10 htb rate 10gbit quantum 60000"
+                .to_owned(),
+            format!(
+                "class replace dev cable parent 1: classid 1:20 htb rate {megabits}mbit burst 64kb quantum 60000"
+            ),
+            format!(
+                "filter replace dev cable parent 1: protocol ip prio 1 u32 match ip dst {address}/32 flowid 1:20"
+            ),
+        ] {
+            let command = format!("netns exec {} tc {command}", self.name);
+            ip(&command).expect("the cable is there, and iproute2 has `tc`");
+        }
+    }
+
+    /// Takes the bounds of what this place sends away.
+    pub(crate) fn lift_limits(&self) {
+        ip(&format!("netns exec {} tc qdisc delete dev cable root", self.name))
+            .expect("there are bounds");
+    }
+
     /// Gives this place another address, as a new lease of DHCP does: the old one is gone at once.
     pub(crate) fn renumber(&self, new: Ipv4Addr) {
         let Self { name, address, .. } = self;
