@@ -21,6 +21,7 @@ imported_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 arguments = argparse.ArgumentParser(description=__doc__)
 arguments.add_argument("--records", type=Path, required=True)
 arguments.add_argument("--step-ms", type=float, default=5)
+arguments.add_argument("--line-bytes", type=int, default=0, help="bytes of the line that is printed at each step")
 options = arguments.parse_args()
 
 dist.init_process_group("gloo")
@@ -56,3 +57,5 @@ with open(options.records / str(os.getpid()), "wb", buffering=0) as records:
             os.replace(checkpoint.with_suffix(".new"), checkpoint)
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         records.write(struct.pack("=QQQII", now_ns, generation, step, size, rank))
+        if options.line_bytes:
+            print(f"step {step}".ljust(options.line_bytes - 1), flush=True)

@@ -13,6 +13,7 @@ import torch
 arguments = argparse.ArgumentParser(description=__doc__)
 arguments.add_argument("--records", type=Path, required=True)
 arguments.add_argument("--step-ms", type=float, default=5)
+arguments.add_argument("--line-bytes", type=int, default=0, help="bytes of the line that is printed at each step")
 options = arguments.parse_args()
 
 torch.set_num_threads(1)
@@ -38,6 +39,8 @@ def train(state):
         state.commit()
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         records.write(struct.pack("=QQQII", now_ns, state.generation, state.step, hvd.size(), hvd.rank()))
+        if options.line_bytes:
+            print(f"step {state.step}".ljust(options.line_bytes - 1), flush=True)
 
 
 with open(options.records / str(os.getpid()), "wb", buffering=0) as records:

@@ -25,6 +25,9 @@ pub(crate) struct WorkerOptions {
     /// Least time of a step in milliseconds.
     #[arg(long, default_value_t = 5)]
     step_ms: u64,
+    /// Bytes of the line that is printed at each step; 0: none.
+    #[arg(long, default_value_t = 0)]
+    line_bytes: usize,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -54,6 +57,9 @@ pub(crate) fn run(options: &WorkerOptions) -> anyhow::Result<()> {
                 rank: worker.rank(),
             };
             records.write_all(&record.to_bytes())?;
+            if let Some(width) = options.line_bytes.checked_sub(1) {
+                writeln!(std::io::stdout(), "{:<width$}", format!("step {}", state.step))?;
+            }
         }
     })?;
     Ok(())

@@ -8,7 +8,8 @@ use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 use nix::sys::signal::Signal;
 
-use super::job::{FaultsJob, FaultsMembers, FaultyDisk};
+use super::job::{FaultsJob, FaultsMembers};
+use super::reader::OutputReader;
 use crate::monotonic::now_ns;
 use crate::soak::network::{self, Network};
 
@@ -36,6 +37,7 @@ pub(super) enum InjectedFault {
     NoDescriptors,
     HungHostfile,
     HungLogs,
+    FullStdout,
 }
 
 impl InjectedFault {
@@ -54,6 +56,7 @@ impl InjectedFault {
                 | Self::NoDescriptors
                 | Self::HungHostfile
                 | Self::HungLogs
+                | Self::FullStdout
         )
     }
 
@@ -67,6 +70,11 @@ impl InjectedFault {
 
     pub(super) const fn needs_standby(self) -> bool {
         matches!(self, Self::KillDriverWithStandby | Self::StopDriverWithStandby)
+    }
+
+    /// Whether it strikes the output of workers, who print for that.
+    pub(super) const fn needs_output(self) -> bool {
+        matches!(self, Self::HungLogs | Self::FullStdout)
     }
 
     /// The folder that lies on a disk that can be frozen.
@@ -100,6 +108,7 @@ impl InjectedFault {
             Self::CutHost => network::cut(STRUCK)?,
             Self::FrozenStateDisk | Self::HungHostfile | Self::HungLogs => job.disk()?.freeze()?,
             Self::FullStderr => job.fill_stderr()?,
+            Self::FullStdout => job.readers().iter().for_each(OutputReader::stand_still),
             Self::NoDescriptors => limit_descriptors(members.on(STRUCK)?)?,
         }
         Ok(struck_ns)
@@ -121,6 +130,10 @@ impl InjectedFault {
             Self::CutData => network.hear_tcp(STRUCK),
             Self::CutHost => network::mend(STRUCK),
             Self::FrozenStateDisk | Self::HungHostfile | Self::HungLogs => job.disk()?.thaw(),
+            Self::FullStdout => {
+                job.readers().iter().for_each(OutputReader::go_on);
+                Ok(())
+            }
             Self::KillWorker
             | Self::KillAgent
             | Self::KillDriver
@@ -146,22 +159,4 @@ fn limit_descriptors(pid: u32) -> anyhow::Result<()> {
     let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status();
     ensure!(status.context("prlimit cannot be run")?.success(), "prlimit failed");
     Ok(())
-}
-
-impl FaultyDisk {
-    pub(super) fn freeze(&self) -> anyhow::Result<()> {
-        self.command("-f")
-    }
-
-    pub(super) fn thaw(&self) -> anyhow::Result<()> {
-        self.command("-u")
-    }
-
-    fn command(&self, flag: &str) -> anyhow::Result<()> {
-        let done = Command::new("fsfreeze").arg(flag).arg(self.path()).output();
-        let done = done.context("fsfreeze cannot be run")?;
-        let stderr = String::from_utf8_lossy(&done.stderr);
-        ensure!(done.status.success(), "fsfreeze {flag} failed: {stderr}");
-        Ok(())
-    }
 }

@@ -15,7 +15,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::disk::FaultyDisk;
 use super::fault::InjectedFault;
+use super::reader::OutputReader;
 use crate::monotonic::now_ns;
 use crate::process::{elastic_node, now, pause};
 use crate::record::{self, CommitRecord};
@@ -38,6 +40,10 @@ const STEPS: usize = 20;
 
 /// Calls of `status` that fill a pipe of one page with their log lines.
 const CALLS: usize = 40;
+
+/// Bytes of the line that a worker prints at each step, where its output matters: 25 kB/s at 10 ms a step, so that a pipe
+/// that nobody reads is full long before the end of the observation.
+pub(super) const LINE_BYTES: usize = 256;
 
 /// Process ids of the members of a generation, by host.
 #[derive(Debug)]
@@ -63,39 +69,6 @@ struct KeptProcess {
     starts_at: Option<Instant>,
 }
 
-/// A file system of the job's own: while it is frozen, writers and readers block.
-pub(super) struct FaultyDisk(PathBuf);
-
-impl FaultyDisk {
-    fn mount(image: &Path, at: PathBuf) -> anyhow::Result<Self> {
-        File::create(image)?.set_len(24 << 20)?;
-        fs::create_dir(&at)?;
-        let run = |program: &str, arguments: &[&str], last: &[&Path]| -> anyhow::Result<()> {
-            let done = Command::new(program).args(arguments).args(last).output();
-            let done = done.with_context(|| format!("{program} cannot be run"))?;
-            let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
-            ensure!(done.status.success(), "{program}: {stderr}");
-            Ok(())
-        };
-        run("mkfs.ext4", &["-q"], &[image])?;
-        run("mount", &["-o", "loop"], &[image, &at])?;
-        fs::remove_dir_all(at.join("lost+found"))?;
-        Ok(Self(at))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for FaultyDisk {
-    fn drop(&mut self) {
-        // It may not be frozen.
-        let _ = self.thaw();
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
-
 /// The job; all of its processes are killed when it is dropped.
 pub(super) struct FaultsJob {
     program: PathBuf,
@@ -109,6 +82,8 @@ pub(super) struct FaultsJob {
     etcd: Option<Child>,
     /// The end of the driver's stderr that nobody reads.
     unread: Option<PipeReader>,
+    /// The readers of the agents' stdout, where it is read.
+    readers: Vec<OutputReader>,
     disk: Option<FaultyDisk>,
     folder: TempDir,
 }
@@ -166,13 +141,16 @@ impl FaultsJob {
             let (records, step_ms) = (at("records").display().to_string(), step_ms.to_string());
             let program = ["--", &own, "worker", "--records", &records, "--step-ms", &step_ms];
             command.extend(program.map(ToOwned::to_owned));
+            if fault.needs_output() {
+                command.extend(["--line-bytes".to_owned(), LINE_BYTES.to_string()]);
+            }
             commands.push(command);
             addresses.push(address);
         }
         let drivers = (0..number).map(|_| KeptProcess::default()).collect();
         let agents = (0..HOSTS).map(|_| KeptProcess::default()).collect();
         let wrappers = (0..HOSTS).map(|host| network.wrapper(host)).collect();
-        let (program, unread) = (elastic_node()?, None);
+        let (program, unread, readers) = (elastic_node()?, None, Vec::new());
         let mut job = Self {
             program,
             wrappers,
@@ -182,6 +160,7 @@ impl FaultsJob {
             agents,
             etcd,
             unread,
+            readers,
             disk,
             folder,
         };
@@ -190,7 +169,8 @@ impl FaultsJob {
         if fault.needs_standby() {
             job.start_driver(1, false)?;
         }
-        (0..HOSTS).try_for_each(|host| job.start_agent(host))?;
+        let is_read = fault == InjectedFault::FullStdout;
+        (0..HOSTS).try_for_each(|host| job.start_agent(host, is_read))?;
         if fault.needs_standby() {
             job.wait("the standby", |job| {
                 (!job.status()?["standbys"].as_array()?.is_empty()).then_some(())
@@ -222,7 +202,14 @@ impl FaultsJob {
         Ok(())
     }
 
-    fn start_agent(&mut self, host: u8) -> anyhow::Result<()> {
+    fn start_agent(&mut self, host: u8, is_read: bool) -> anyhow::Result<()> {
+        let stdout = if is_read {
+            let (reader, stdout) = OutputReader::start()?;
+            self.readers.push(reader);
+            stdout
+        } else {
+            Stdio::null()
+        };
         let wrapper = &self.wrappers[usize::from(host)];
         let child = Command::new(&wrapper[0])
             .arg(&wrapper[1])
@@ -231,7 +218,7 @@ impl FaultsJob {
             .args(["--host", &name_of(host), "--slots", &SLOTS.to_string(), "--token-file"])
             .arg(self.token())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .stderr(self.log("agent")?)
             .spawn()
             .context("an agent cannot be started")?;
@@ -254,7 +241,7 @@ impl FaultsJob {
         }
         for host in 0..HOSTS {
             if is_due(&mut self.agents[usize::from(host)])? {
-                self.start_agent(host)?;
+                self.start_agent(host, false)?;
             }
         }
         Ok(())
@@ -355,6 +342,11 @@ impl FaultsJob {
         ensure!(self.unread.is_some(), "nobody reads its stderr");
         (0..CALLS).for_each(|_| drop(self.status()));
         Ok(())
+    }
+
+    /// The readers of the agents' stdout.
+    pub(super) fn readers(&self) -> &[OutputReader] {
+        &self.readers
     }
 
     /// Sends a signal; a process that has ended meanwhile is no error.

@@ -6,10 +6,12 @@
 //! has a second figure: a worker is killed while it lasts. Peers (`--vs`) are put through those that they can have, on
 //! one machine without namespaces. Needs root; faults of a driver with a standby need etcd.
 
+mod disk;
 mod fault;
 mod gap;
 mod job;
 mod peer;
+mod reader;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -17,8 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use clap::Args;
-use clap::ValueEnum as _;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use self::fault::InjectedFault;
@@ -40,6 +41,9 @@ pub(crate) struct FaultsOptions {
     /// Others that are put through the faults that they can have.
     #[arg(long, value_enum, value_delimiter = ',')]
     vs: Vec<RecoveryPeer>,
+    /// Their faults; by default all.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    vs_only: Vec<PeerFault>,
     /// How often each fault strikes each of them.
     #[arg(long, default_value_t = 2)]
     peer_strikes: usize,
@@ -101,14 +105,9 @@ pub(crate) fn run(options: &FaultsOptions) -> anyhow::Result<()> {
             bail!(missing);
         }
     }
-    let faults = if options.only.is_empty() {
-        InjectedFault::value_variants()
-    } else {
-        options.only.as_slice()
-    };
     let (mut alone, mut with_a_death) = (BTreeMap::new(), BTreeMap::new());
     let network = Network::enter(job::HOSTS).context("namespaces are needed, and root for them")?;
-    for fault in faults {
+    for fault in those(&options.only) {
         let measured = measure(options, &network, *fault, false);
         note(options, &mut alone, fault.name(), "", measured)?;
         if fault.leaves_members_alone() {
@@ -119,21 +118,20 @@ pub(crate) fn run(options: &FaultsOptions) -> anyhow::Result<()> {
     let mut peers = BTreeMap::new();
     for peer in &options.vs {
         let mut of_peer = BTreeMap::new();
-        for fault in PeerFault::ALL {
-            let measured = peer::measure(options, *peer, fault);
-            note(
-                options,
-                &mut of_peer,
-                format!("{fault:?}"),
-                &format!(" ({})", peer.name()),
-                measured,
-            )?;
+        for fault in those(&options.vs_only) {
+            let measured = peer::measure(options, *peer, *fault);
+            note(options, &mut of_peer, fault.name(), &format!(" ({})", peer.name()), measured)?;
         }
         peers.insert(peer.name(), of_peer);
     }
     let report = FaultsReport { faults: alone, with_a_death, peers };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
     Ok(())
+}
+
+/// These faults, or all where none is named.
+fn those<T: ValueEnum>(named: &[T]) -> &[T] {
+    if named.is_empty() { T::value_variants() } else { named }
 }
 
 /// Keeps the figures of a fault, or says why there are none. The figures of the others count all the same.

@@ -2,28 +2,39 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 use super::FaultsOptions;
+use super::disk::FaultyDisk;
+use super::job::LINE_BYTES;
+use super::reader::OutputReader;
 use crate::monotonic::now_ns;
 use crate::process::{now, pause};
 use crate::record;
 use crate::recovery::contestant::{RecoveryContestant, RecoveryPeer, WORKERS};
 use crate::recovery::job::RecoveryJob;
 
-/// A fault of a worker, or of the launcher: torchrun's agent, Horovod's driver.
-#[derive(Clone, Copy, Debug)]
+/// A fault of a worker, of the launcher (torchrun's agent, Horovod's driver), or of where the workers' output goes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum PeerFault {
     KillWorker,
     StopWorker,
     KillLauncher,
     StopLauncher,
+    /// The folder of log files is on a disk that hangs.
+    HungLogs,
+    /// Nobody reads the launcher's stdout.
+    FullStdout,
 }
 
 impl PeerFault {
-    pub(super) const ALL: [Self; 4] =
-        [Self::KillWorker, Self::StopWorker, Self::KillLauncher, Self::StopLauncher];
+    /// Its name in the report.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
 }
 
 /// Steps that all commit before a fault.
@@ -35,35 +46,81 @@ pub(super) fn measure(
     peer: RecoveryPeer,
     fault: PeerFault,
 ) -> anyhow::Result<Vec<Option<f64>>> {
-    let mut samples = Vec::new();
-    for _ in 0..options.peer_strikes {
-        let (mut job, _) = RecoveryJob::start(options.step_ms, |_folder| {
-            Ok(RecoveryContestant::peer(peer, &options.python))
-        })?;
-        let pids = job.wait("four workers that train", |job| {
-            let all = record::all(&job.records());
-            let train: Vec<u32> =
-                all.iter().filter(|(_, of)| of.len() >= STEPS).map(|(pid, _)| *pid).collect();
-            (train.len() == WORKERS as usize).then_some(train)
-        })?;
-        let (victim, signal) = match fault {
-            PeerFault::KillWorker => (pids[1], Signal::SIGKILL),
-            PeerFault::StopWorker => (pids[1], Signal::SIGSTOP),
-            PeerFault::KillLauncher => (job.launcher_pid(), Signal::SIGKILL),
-            PeerFault::StopLauncher => (job.launcher_pid(), Signal::SIGSTOP),
-        };
-        let struck_ns = now_ns()?;
-        kill(Pid::from_raw(i32::try_from(victim)?), signal)?;
-        samples.push(observe(&job, struck_ns, Duration::from_secs(options.patience))?);
-        // A stopped process cannot end in order, and workers may outlive a launcher that is killed.
-        let is_killed = matches!(fault, PeerFault::KillLauncher);
-        let farewell = if is_killed { Signal::SIGKILL } else { Signal::SIGCONT };
-        for pid in pids.iter().chain([&victim]) {
-            // It may have ended.
-            let _ = kill(Pid::from_raw(i32::try_from(*pid)?), farewell);
-        }
+    (0..options.peer_strikes).map(|_| measure_one(options, peer, fault)).collect()
+}
+
+/// What workers' output meets.
+struct PeerOutput {
+    disk: Option<FaultyDisk>,
+    reader: Option<OutputReader>,
+}
+
+impl PeerOutput {
+    fn heal(&self) -> anyhow::Result<()> {
+        self.reader.iter().for_each(OutputReader::go_on);
+        self.disk.as_ref().map_or(Ok(()), FaultyDisk::thaw)
     }
-    Ok(samples)
+}
+
+fn measure_one(
+    options: &FaultsOptions,
+    peer: RecoveryPeer,
+    fault: PeerFault,
+) -> anyhow::Result<Option<f64>> {
+    let folder = TempDir::with_prefix("elastic-node-faults-")?;
+    let mut output = PeerOutput { disk: None, reader: None };
+    let mut stdout = None;
+    match fault {
+        PeerFault::HungLogs => {
+            let (image, at) = (folder.path().join("image"), folder.path().join("disk"));
+            output.disk = Some(FaultyDisk::mount(&image, at)?);
+        }
+        PeerFault::FullStdout => {
+            let (reader, writer) = OutputReader::start()?;
+            (output.reader, stdout) = (Some(reader), Some(writer));
+        }
+        PeerFault::KillWorker
+        | PeerFault::StopWorker
+        | PeerFault::KillLauncher
+        | PeerFault::StopLauncher => {}
+    }
+    let prints = output.disk.is_some() || output.reader.is_some();
+    let logs = output.disk.as_ref().map(FaultyDisk::path);
+    let (mut job, _) = RecoveryJob::start_to(stdout, options.step_ms, |_folder| {
+        let mut contestant = RecoveryContestant::peer(peer, &options.python, logs)?;
+        if prints {
+            let flag = format!("--line-bytes={LINE_BYTES}");
+            contestant.command.push(flag.into());
+        }
+        Ok(contestant)
+    })?;
+    let pids = job.wait("four workers that train", |job| {
+        let all = record::all(&job.records());
+        let train: Vec<u32> =
+            all.iter().filter(|(_, of)| of.len() >= STEPS).map(|(pid, _)| *pid).collect();
+        (train.len() == WORKERS as usize).then_some(train)
+    })?;
+    let send = |pid: u32, signal: Signal| kill(Pid::from_raw(pid.cast_signed()), signal);
+    let launcher = job.launcher_pid();
+    let struck_ns = now_ns()?;
+    match fault {
+        PeerFault::KillWorker => send(pids[1], Signal::SIGKILL)?,
+        PeerFault::StopWorker => send(pids[1], Signal::SIGSTOP)?,
+        PeerFault::KillLauncher => send(launcher, Signal::SIGKILL)?,
+        PeerFault::StopLauncher => send(launcher, Signal::SIGSTOP)?,
+        PeerFault::HungLogs => output.disk.iter().try_for_each(FaultyDisk::freeze)?,
+        PeerFault::FullStdout => output.reader.iter().for_each(OutputReader::stand_still),
+    }
+    let sample = observe(&job, struck_ns, Duration::from_secs(options.patience));
+    // A process that writes to a frozen disk, or is stopped, cannot end; workers may outlive a launcher that is killed.
+    output.heal()?;
+    let is_killed = matches!(fault, PeerFault::KillLauncher);
+    let farewell = if is_killed { Signal::SIGKILL } else { Signal::SIGCONT };
+    for pid in pids.iter().chain([&launcher]) {
+        // It may have ended.
+        let _ = send(*pid, farewell);
+    }
+    sample
 }
 
 /// The longest time without a record of any worker, from the fault on; none if there is no more within `patience`.

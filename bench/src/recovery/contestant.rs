@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use anyhow::ensure;
 use clap::ValueEnum;
 
 use crate::process::elastic_node;
@@ -88,8 +89,15 @@ impl RecoveryContestant {
         Ok(Self { command, environment: Vec::new(), survivors, has_events })
     }
 
-    /// Another's.
-    pub(crate) fn peer(peer: RecoveryPeer, python: &Path) -> Self {
+    /// Another's. Where there is a folder for `logs`, each worker's output goes into a file of its own there.
+    ///
+    /// # Errors
+    /// This peer writes no such files.
+    pub(crate) fn peer(
+        peer: RecoveryPeer,
+        python: &Path,
+        logs: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let mut command: Vec<OsString> = vec![python.into()];
         let mut environment = Vec::new();
         let survivors = match peer {
@@ -97,6 +105,9 @@ impl RecoveryContestant {
                 let workers = format!("--nproc-per-node={WORKERS}");
                 command.extend(["-m", "torch.distributed.run", "--standalone"].map(Into::into));
                 command.extend([workers.as_str(), "--max-restarts=1000000"].map(Into::into));
+                if let Some(logs) = logs {
+                    command.extend(["--redirects=3".into(), "--log-dir".into(), logs.into()]);
+                }
                 command.push(script("peers/ddp.py").into());
                 // Else torch 2.15 shares one store among all attempts, and the next one reads addresses of dead peers
                 // in it: it was not back within five minutes.
@@ -104,6 +115,7 @@ impl RecoveryContestant {
                 Survivors::Restart
             }
             RecoveryPeer::Torchft => {
+                ensure!(logs.is_none(), "torchft has no launcher that writes log files");
                 command.extend([script("peers/torchft_ddp.py").into(), "--replicas".into()]);
                 command.push(WORKERS.to_string().into());
                 Survivors::Stay
@@ -117,11 +129,14 @@ impl RecoveryContestant {
                 command.extend(["--host-discovery-script", HOROVOD_HOSTS].map(Into::into));
                 // Ten seconds each time: whose host comes back while survivors still form their group is not taken in.
                 command.extend(["--blacklist-cooldown-range", "5", "10"].map(Into::into));
+                if let Some(logs) = logs {
+                    command.extend(["--output-filename".into(), logs.into()]);
+                }
                 command.extend([python.into(), script("peers/horovod_ddp.py").into()]);
                 Survivors::Stay
             }
         };
-        Self { command, environment, survivors, has_events: false }
+        Ok(Self { command, environment, survivors, has_events: false })
     }
 }
 

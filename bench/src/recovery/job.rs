@@ -61,6 +61,15 @@ impl RecoveryJob {
         step_ms: u64,
         contestant: impl FnOnce(&Path) -> anyhow::Result<RecoveryContestant>,
     ) -> anyhow::Result<(Self, RecoveryContestant)> {
+        Self::start_to(None, step_ms, contestant)
+    }
+
+    /// The same with another stdout than its log.
+    pub(crate) fn start_to(
+        stdout: Option<Stdio>,
+        step_ms: u64,
+        contestant: impl FnOnce(&Path) -> anyhow::Result<RecoveryContestant>,
+    ) -> anyhow::Result<(Self, RecoveryContestant)> {
         let folder = TempDir::with_prefix("elastic-node-bench-")?;
         fs::create_dir(folder.path().join("records"))?;
         let log = fs::File::create(folder.path().join("log"))?;
@@ -75,7 +84,7 @@ impl RecoveryJob {
             .env("OMP_NUM_THREADS", "1")
             .envs(contestant.environment.iter().copied())
             .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
+            .stdout(stdout.map_or_else(|| log.try_clone().map(Into::into), Ok)?)
             .stderr(log)
             .spawn()
             .with_context(|| format!("{} cannot be started", program.display()))?;

@@ -64,7 +64,7 @@ pub(crate) fn run(options: &RecoveryOptions) -> anyhow::Result<()> {
             continue;
         }
         let figures = measure(options, peer.name(), options.peer_kills, |_folder| {
-            Ok(RecoveryContestant::peer(*peer, python))
+            RecoveryContestant::peer(*peer, python, None)
         });
         match figures {
             Ok(figures) => {
