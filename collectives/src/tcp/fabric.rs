@@ -158,12 +158,12 @@ pub struct TcpFabric {
 }
 
 /// A listening TCP socket.
-struct Listener {
+struct TcpListening {
     socket: Socket,
     address: SocketAddr,
 }
 
-impl Listener {
+impl TcpListening {
     fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -189,7 +189,7 @@ impl TcpFabric {
         // They stay bound meanwhile: where few ports are free, the system would name the same one again.
         let mut refused = Vec::new();
         loop {
-            let listener = Listener::bind(address)?;
+            let listener = TcpListening::bind(address)?;
             match UdpSocket::bind(listener.address) {
                 Ok(udp) => return Ok(TcpFabric::new(listener, udp)),
                 Err(error)
@@ -204,8 +204,8 @@ impl TcpFabric {
         }
     }
 
-    fn new(listener: Listener, udp: UdpSocket) -> TcpFabric {
-        let Listener { socket: listener, address } = listener;
+    fn new(listener: TcpListening, udp: UdpSocket) -> TcpFabric {
+        let TcpListening { socket: listener, address } = listener;
         let (parked, random, standing) =
             (VecDeque::new(), SystemRandom::new(), StandingConnections::default());
         let (has_warned_of_strangers, newest) = (false, None);
