@@ -155,6 +155,10 @@ bugs! {
     RecordNotWaitedFor = "what depends on a record does not wait for it", "driver";
     /// A batch of records that could not be stored counts as stored (D-4).
     FailedBatchCountsAsStored = "a batch that could not be stored counts as stored", "driver";
+    /// The commit with which a worker rests is not journalled (D-4).
+    CommitNotRecorded = "a commit at rest is not journalled", "driver";
+    /// The deadline of a phase counts while the phase's orders wait for the journal (G-9).
+    LateForHeldOrders = "who has not been told is late", "driver";
     /// One member is not told the agreed boundary, and trains on (G-9).
     StopNotToldToAll = "one member is not told where to stop", "driver";
     /// A driver that takes over counts resets from zero (D-4).

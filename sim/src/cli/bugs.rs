@@ -86,6 +86,7 @@ const fn shows_in_long_waits(bug: Bug) -> bool {
 const fn draws(bug: Bug) -> u32 {
     match bug {
         Bug::ElasticTimeoutIgnored
+        | Bug::LateForHeldOrders
         | Bug::PauseNotToldToAll
         | Bug::ResetLimitOneMore
         | Bug::BlamedTooEarly

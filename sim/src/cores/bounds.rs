@@ -321,7 +321,7 @@ impl World {
                 .calm
                 .enough_since
                 .is_some_and(|since| self.is_enough_at_rest() && self.calm_for(since) > SLACK_NS);
-            return complain(was_long && !was_enough);
+            return complain(was_long && !was_enough && self.elastic_counts_for_ms().is_none());
         }
         None
     }

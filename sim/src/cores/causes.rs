@@ -219,6 +219,12 @@ impl World {
         if reason == "its host was blacklisted" && !self.is_blacklisted(&worker.host) {
             return complain("it is not");
         }
+        // While nothing can be stored, nobody is told to arrive, and no newcomer is started.
+        if reason.contains("gather deadline passed")
+            && let Some(ms) = self.elastic_counts_for_ms()
+        {
+            return complain(&format!("the journal could not be written until {ms} ms ago"));
+        }
         if reason == "it did not end by itself"
             && !(process.is_to_leave() || process.program.has_raised() || process.stopped > 0)
             && self.calm_for(0) > KNOWN_NS
@@ -226,6 +232,15 @@ impl World {
             return complain("it was not told to");
         }
         Ok(())
+    }
+
+    /// For how many milliseconds the elastic timeout counts, where it counts since the journal could be written again and
+    /// is not over.
+    pub(super) fn elastic_counts_for_ms(&self) -> Option<u64> {
+        let elastic = self.scenario.driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
+        let refused_at = self.driver.refused_batch_at?;
+        let counts_for = self.now - refused_at;
+        (counts_for < elastic).then_some(counts_for / MS)
     }
 
     /// Checks whether the end of a process is rightly said to be expected.

@@ -171,7 +171,11 @@ impl World {
             Some((_, Err((reason, may_pass)))) => DriverInput::JournalFailed { reason, may_pass },
             None => return,
         };
+        let is_refused = matches!(input, DriverInput::JournalFailed { .. });
         cores.driver.handle(now, input);
+        if is_refused {
+            self.driver.refused_batch_at = Some(self.now);
+        }
         self.drain_driver();
     }
 }

@@ -170,6 +170,8 @@ pub(super) struct DriverLife {
     pub(super) carriers: BTreeMap<LinkId, u32>,
     /// World time of the next check of the sessions.
     pub(super) peers_armed: u64,
+    /// World time at which the disk last refused a batch of records.
+    pub(super) refused_batch_at: Option<u64>,
     polls: u64,
     /// World time at which the list of hosts last changed.
     pub(super) hosts_since: u64,
@@ -289,6 +291,7 @@ impl DriverLife {
             sessions_unchecked: 0,
             carriers: BTreeMap::new(),
             peers_armed: u64::MAX,
+            refused_batch_at: None,
             polls: 0,
             hosts_since: at,
             cooldowns: Cooldowns::default(),
