@@ -157,6 +157,8 @@ bugs! {
     FailedBatchCountsAsStored = "a batch that could not be stored counts as stored", "driver";
     /// The commit with which a worker rests is not journalled (D-4).
     CommitNotRecorded = "a commit at rest is not journalled", "driver";
+    /// A timer that comes early has the driver compare what is with what is wanted at once.
+    EarlyTimerObeyed = "a timer that comes early is taken for the one that was set", "driver";
     /// The deadline of a phase counts while the phase's orders wait for the journal (G-9).
     LateForHeldOrders = "who has not been told is late", "driver";
     /// One member is not told the agreed boundary, and trains on (G-9).
@@ -199,6 +201,8 @@ bugs! {
     SilentDriverForgotten = "the session with a driver that is paused is given up", "transport";
     /// A message that a peer's port is closed ends its session, whoever sent it.
     RefusalBelieved = "a peer is lost as soon as a port is said to be closed", "transport";
+    /// A frame that was delivered is never acknowledged to its sender (TR-6).
+    NothingAcknowledged = "what was delivered is not acknowledged", "session";
     /// Frames in flight when a connection broke are not sent again (TR-1).
     InFlightForgotten = "what was on its way is not sent again over the next connection", "session";
     /// A READY is lost.

@@ -274,6 +274,9 @@ impl<P: Payload> SessionCore<P> {
 
     /// The next acknowledgement to send.
     pub fn poll_ack(&mut self) -> Option<Ack> {
+        if is_planted(Bug::NothingAcknowledged) {
+            return None;
+        }
         if !self.connected {
             return None;
         }

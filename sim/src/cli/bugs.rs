@@ -87,6 +87,8 @@ const fn draws(bug: Bug) -> u32 {
     match bug {
         Bug::ElasticTimeoutIgnored
         | Bug::LateForHeldOrders
+        | Bug::EarlyTimerObeyed
+        | Bug::NothingAcknowledged
         | Bug::PauseNotToldToAll
         | Bug::ResetLimitOneMore
         | Bug::BlamedTooEarly

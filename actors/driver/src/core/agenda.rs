@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::Time;
+use elastic_protocol::planted::{Bug, is_planted};
 use serde::{Deserialize, Serialize};
 
 use super::timers::{Timer, Timers};
@@ -28,7 +29,8 @@ impl Timetable {
 
     /// Whether a review is due. The request is consumed.
     pub(crate) fn take_review(&mut self, now: Time) -> bool {
-        self.review_at.take_if(|at| *at <= now).is_some()
+        let is_due = |at: Time| at <= now || is_planted(Bug::EarlyTimerObeyed);
+        self.review_at.take_if(|at| is_due(*at)).is_some()
     }
 
     pub(crate) fn set(&mut self, at: Time, timer: Timer) {
