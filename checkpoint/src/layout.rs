@@ -185,11 +185,7 @@ impl<'a> CommitLayout<'a> {
         of_step: &Path,
         chunks: Range<usize>,
         count: &mut dyn FnMut(usize),
-        read: &mut dyn FnMut(
-            &mut OpenedFile<'_>,
-            &ChunkPiece,
-            &mut dyn FnMut(usize),
-        ) -> Result<(), Damage>,
+        read: &mut ReadPiece<'_>,
     ) -> Result<(), Damage> {
         let mut opened: Option<(usize, OpenedFile<'_>)> = None;
         for chunk in &self.chunks[chunks] {
@@ -216,6 +212,10 @@ impl<'a> CommitLayout<'a> {
         Ok(())
     }
 }
+
+/// Reads a piece of a chunk from its file, and counts the bytes.
+type ReadPiece<'a> =
+    dyn FnMut(&mut OpenedFile<'_>, &ChunkPiece, &mut dyn FnMut(usize)) -> Result<(), Damage> + 'a;
 
 fn wrong(reason: &str) -> Damage {
     Damage::Manifest { reason: reason.to_owned() }
