@@ -52,6 +52,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::WorkerNotStarted { .. }
         | EventKind::StragglerFound { .. }
         | EventKind::SlowLinkFound { .. }
+        | EventKind::HealthCheckFailed { .. }
         | EventKind::WorkerReplaced { .. }
         | EventKind::WorkerNotReplaced { .. }
         | EventKind::ShardsRebalanced { .. }
@@ -82,6 +83,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::SlowLinkRecovered { .. }
         | EventKind::ReplacementTook { .. }
         | EventKind::SlotRested { .. }
+        | EventKind::HealthCheckPassed { .. }
         | EventKind::RebalanceTook { .. }
         | EventKind::NotCompared { .. }
         | EventKind::ResetDone { .. }
@@ -263,6 +265,20 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
                 "the link from {from} to {to} is SLOW: it carries {rate_mb_per_s:.1} MB/s, the others {others_mb_per_s:.1} MB/s \
                  ({factor:.1} times as fast), for {:.0} s; {to} loses {loss_ms:.1} ms a step{whose}",
                 slow_ms / 1e3
+            )
+        }
+        EventKind::HealthCheckPassed { host } => {
+            format!("host {host} has passed its health check")
+        }
+        EventKind::HealthCheckFailed { host, slots, reason, output } => {
+            let slots: Vec<String> = slots.iter().map(u32::to_string).collect();
+            let said = match output.is_empty() {
+                true => String::new(),
+                false => format!("; it said: {output}"),
+            };
+            let slots = slots.join(", ");
+            format!(
+                "the health check of host {host} has FAILED: {reason}; {host}[{slots}] stays closed until it passes{said}"
             )
         }
         EventKind::SlowLinkRecovered { from, to, ms } => format!(

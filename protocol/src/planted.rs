@@ -76,6 +76,8 @@ bugs! {
     RebalancedWithoutCoolDown = "shards are dealt anew without a cool-down", "driver";
     /// The first rank deals the shards evenly, whatever the driver has dealt.
     RankDealsByItself = "one rank does not take the driver's deal of shards", "program";
+    /// A host whose health check fails is used again once its cool-down is over.
+    FailedCheckIgnored = "a host whose health check fails is used again", "driver";
     /// The slots of replaced members are at rest for ever.
     RestNeverEnds = "a slot's cool-down never ends", "driver";
     /// By restart, every member counts as inactive, whatever its process does.

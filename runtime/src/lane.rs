@@ -51,6 +51,10 @@ impl BlockingLane {
     pub const NATIVE_STACKS: Self =
         Self { name: "native stacks", jobs_max: 16, answers_within: Duration::from_secs(5) };
 
+    /// Starts of an agent's health checks: the operator's command may be on a file system that hangs.
+    pub const HEALTH_CHECKS: Self =
+        Self { name: "health checks", jobs_max: 2, answers_within: Duration::from_secs(5) };
+
     /// Lookups of the process that connected to an agent's store port: one lookup answers for all who wait.
     pub const ADMISSION: Self =
         Self { name: "admission", jobs_max: 1, answers_within: Duration::from_secs(5) };

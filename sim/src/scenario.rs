@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use elastic_driver::recording::moment::RecordedMoment;
 use elastic_driver::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, OnDivergence, OnFailure,
-    OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, HealthCheck, OnDivergence,
+    OnFailure, OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
 };
 use elastic_host_manager::{CooldownRange, HostManagerConfig, HostSlots, HostSource};
 use elastic_protocol::{Deadlines, HostName, ProgramSpec};
@@ -213,6 +213,9 @@ impl Scenario {
         if options.draws >= 9 {
             draw_rebalancing(&mut driver, options.seed);
         }
+        if options.draws >= 11 {
+            draw_health_check(&mut driver, options.seed);
+        }
         Self {
             driver,
             host_manager,
@@ -324,6 +327,17 @@ fn draw_replacements(driver: &mut DriverConfig, seed: u64) {
         // No fewer may train than begin, and all further slots are spare.
         driver.max_np = driver.np;
         driver.min_np = driver.np;
+    }
+}
+
+/// Draws whether the hosts of replaced members are checked.
+fn draw_health_check(driver: &mut DriverConfig, seed: u64) {
+    let mut random = stream(seed, "health check", 0);
+    let is_replacing =
+        driver.on_straggler == OnStraggler::Replace || driver.on_hang == OnHang::Replace;
+    if is_replacing && random.random_bool(0.6) {
+        let timeout = Duration::from_millis(random.random_range(1_000..8_000));
+        driver.health_check = Some(HealthCheck { command: "simulated".to_owned(), timeout });
     }
 }
 

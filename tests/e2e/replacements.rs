@@ -77,6 +77,59 @@ fn l_4_a_slow_worker_is_replaced_as_planned_and_the_job_goes_on_at_full_speed() 
 }
 
 #[test]
+fn the_host_of_a_replaced_worker_goes_to_the_operators_health_check() {
+    let check = "echo looks at $PWD; cat DIR/well >&2";
+    let (mut job, late, spare) = with_a_spare(&[
+        "--on-hang",
+        "replace",
+        "--health-check",
+        check,
+        "--health-check-timeout",
+        "20",
+    ]);
+    signal(job.pid(&late, 0), Signal::SIGSTOP);
+    job.wait("the others", |job| hosts_after(job, &late, &spare));
+    let failed = job.wait("the check", |job| job.events_of("health_check_failed").pop());
+    assert_eq!(
+        (&failed["host"], &failed["reason"]),
+        (&(&*late).into(), &"exit code 1".into()),
+        "{failed}"
+    );
+    let said = failed["output"].as_str().unwrap_or_default();
+    assert!(said.starts_with("looks at /") && said.contains("/well: No such file"), "{failed}");
+    let host = |job: &Job| {
+        let status = job.status()?;
+        status["hosts"].as_array()?.iter().find(|host| host["name"] == *late).cloned()
+    };
+    let shown = host(&job).expect("the host");
+    assert_eq!(
+        (&shown["state"], &shown["health_check"]),
+        (&"resting".into(), &"failed".into()),
+        "{shown}"
+    );
+    assert!(
+        shown["health_failure"].as_str().is_some_and(|it| it.starts_with("exit code 1: cat: ")),
+        "{shown}"
+    );
+    let (code, text, stderr) = run_explain(&job, &["now"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(text.contains("its health check has failed (exit code 1: cat: "), "{text}");
+
+    std::fs::write(job.path("well"), "all is well").expect("a file");
+    job.wait("the next check", |job| job.events_of("health_check_passed").pop());
+    let shown = host(&job).expect("the host");
+    assert_eq!(
+        (&shown["state"], &shown["health_check"]),
+        (&"resting".into(), &"passed".into()),
+        "{shown}"
+    );
+    assert_eq!(job.events_of("health_check_failed").len(), 1, "told once");
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn l_2_a_stopped_worker_is_replaced_on_a_spare_slot() {
     let (mut job, late, spare) = with_a_spare(&["--on-hang", "replace"]);
     signal(job.pid(&late, 0), Signal::SIGSTOP);

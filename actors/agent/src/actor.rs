@@ -99,6 +99,10 @@ impl AgentActor {
             AgentOutput::Inspect { worker, with_stack } => {
                 self.processes.inspect(&worker, with_stack, ctx.address().recipient());
             }
+            AgentOutput::CheckHealth { command, timeout } => {
+                info!(command, ?timeout, "the health check begins");
+                self.processes.check_health(command, timeout, ctx.address().recipient());
+            }
             AgentOutput::Warn(warning) => warn!("{warning}"),
             AgentOutput::Exit { code, reason } => self.end(AgentExit { code, reason }, ctx),
         }
@@ -240,6 +244,13 @@ impl Handler<ProcessEvent> for AgentActor {
             ProcessEvent::Inspected { worker, sight } => {
                 debug!(%worker, %sight, "was looked at");
                 self.with_core(ctx, |core, _now| core.handle_inspected(&worker, sight));
+            }
+            ProcessEvent::HealthChecked { failure } => {
+                match &failure {
+                    Some(failure) => warn!("the health check has failed: {failure}"),
+                    None => info!("the health check has passed"),
+                }
+                self.with_core(ctx, |core, _now| core.handle_health_checked(failure));
             }
             ProcessEvent::LastWords { worker, said } => {
                 self.with_core(ctx, |core, _now| core.handle_last_words(&worker, said));

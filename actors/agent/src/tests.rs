@@ -90,6 +90,8 @@ impl ProcessPort for Stubborn {
     }
 
     fn inspect(&mut self, _: &WorkerId, _: bool, _: Recipient<ProcessEvent>) {}
+
+    fn check_health(&mut self, _: String, _: Duration, _: Recipient<ProcessEvent>) {}
 }
 
 struct Cluster {

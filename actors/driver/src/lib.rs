@@ -12,7 +12,7 @@ pub use self::actor::{
 };
 pub use self::core::{
     CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,
-    DriverOutput, ElasticMode, EventKind, Glance, HostResetMs, InvalidDriverConfig,
+    DriverOutput, ElasticMode, EventKind, Glance, HealthCheck, HostResetMs, InvalidDriverConfig,
     InvalidListedHost, ListedHost, OnDivergence, OnFailure, OnHang, OnStraggler, OnTotalLoss,
     ReplacedFor, ResetWay, ResumeFrom, Until, WorkerStanding,
 };

@@ -39,6 +39,8 @@ impl ProcessPort for Noted {
     fn signal(&mut self, _: &WorkerId, _: StopSignal) {}
 
     fn inspect(&mut self, _: &WorkerId, _: bool, _: Recipient<ProcessEvent>) {}
+
+    fn check_health(&mut self, _: String, _: Duration, _: Recipient<ProcessEvent>) {}
 }
 
 /// Joins with all agents at once, and tells when the last has its rank.

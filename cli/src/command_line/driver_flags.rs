@@ -124,6 +124,13 @@ pub(crate) struct DriverFlags {
     /// --shards, replace it by one on a spare slot, or do not compare them [default: tell]
     #[arg(long, env = "ELASTIC_ON_STRAGGLER", value_enum)]
     pub(crate) on_straggler: Option<OnStraggler>,
+    /// A command, for the shell of a host whose worker was replaced, that says by its exit code whether the host is well:
+    /// its slot is closed until the command succeeds [default: none]
+    #[arg(long, env = "ELASTIC_HEALTH_CHECK", value_name = "COMMAND")]
+    pub(crate) health_check: Option<String>,
+    /// The time within which the health check must end [default: 60]
+    #[arg(long, env = "ELASTIC_HEALTH_CHECK_TIMEOUT", value_name = "SECONDS", value_parser = positive_seconds)]
+    pub(crate) health_check_timeout: Option<Duration>,
     /// Ranks whose replicas of the state differ: name them, have them take the majority's content over, or end the job
     /// [default: tell]
     #[arg(long, env = "ELASTIC_ON_DIVERGENCE", value_enum)]

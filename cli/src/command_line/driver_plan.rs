@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use elastic_agent::host;
 use elastic_driver::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, InvalidDriverConfig, ResumeFrom,
+    CheckpointEvery, CheckpointSettings, DriverConfig, HealthCheck, InvalidDriverConfig, ResumeFrom,
 };
 use elastic_gpu::Backend;
 use elastic_host_manager::{
@@ -33,6 +33,9 @@ use super::values::DEFAULT_PORT;
 
 /// Name of the only host of `run`, where no hosts are named.
 const RUN_HOST: &str = "localhost";
+
+/// Default timeout of a health check, that of Slurm's `HealthCheckProgram`.
+const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Default leader lease: delay before a standby takes over.
 const DEFAULT_LEASE: Duration = Duration::from_secs(5);
@@ -412,6 +415,10 @@ fn driver_config(
         on_hang: flags.on_hang.unwrap_or_default(),
         hang_timeout: flags.hang_timeout,
         on_straggler: flags.on_straggler.unwrap_or_default(),
+        health_check: flags.health_check.clone().map(|command| HealthCheck {
+            command,
+            timeout: flags.health_check_timeout.unwrap_or(HEALTH_CHECK_TIMEOUT),
+        }),
         on_divergence: flags.on_divergence.unwrap_or_default(),
         checkpoint: checkpoints(flags)?,
         mode: flags.mode.unwrap_or_default(),

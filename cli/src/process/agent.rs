@@ -80,6 +80,7 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
         .failed("the store for scripts of torch cannot be served on the loopback")?;
     let mut ports = vec![processes.lane(), processes.admission_lane()];
     ports.extend(processes.inspection_lanes());
+    ports.push(processes.health_lane());
     tokio::task::spawn_local(tell(ports.clone()));
     let lanes = AgentLanes { ports, streams: streams.clone(), files: processes.output_files() };
     let processes = DriverAddress::new(processes, &plan.driver, plan.interface);

@@ -3,6 +3,7 @@
 //! by [`agent`](super::agent).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use actix::Recipient;
 use elastic_agent::core::{SpawnOrder, StopSignal};
@@ -99,6 +100,15 @@ impl<P: ProcessPort> ProcessPort for DriverAddress<P> {
 
     fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>) {
         self.processes.inspect(worker, with_stack, events);
+    }
+
+    fn check_health(
+        &mut self,
+        command: String,
+        timeout: Duration,
+        events: Recipient<ProcessEvent>,
+    ) {
+        self.processes.check_health(command, timeout, events);
     }
 }
 

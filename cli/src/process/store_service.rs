@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
 use actix::{Addr, Recipient};
 use elastic_agent::core::{SpawnOrder, StopSignal};
@@ -61,6 +62,11 @@ impl StoreService {
     /// The lanes that look at what processes do.
     pub(crate) fn inspection_lanes(&self) -> [OffloadPort; 2] {
         self.processes.inspection_lanes()
+    }
+
+    /// The lane that starts health checks.
+    pub(crate) fn health_lane(&self) -> OffloadPort {
+        self.processes.health_lane()
     }
 
     /// The lane that finds the owners of connections.
@@ -163,6 +169,15 @@ impl ProcessPort for StoreService {
 
     fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>) {
         self.processes.inspect(worker, with_stack, events);
+    }
+
+    fn check_health(
+        &mut self,
+        command: String,
+        timeout: Duration,
+        events: Recipient<ProcessEvent>,
+    ) {
+        self.processes.check_health(command, timeout, events);
     }
 }
 

@@ -232,6 +232,8 @@ impl GoodputLedger {
             | EventKind::StragglerFound { .. }
             | EventKind::StragglerRecovered { .. }
             | EventKind::SlowLinkFound { .. }
+            | EventKind::HealthCheckPassed { .. }
+            | EventKind::HealthCheckFailed { .. }
             | EventKind::SlowLinkRecovered { .. }
             | EventKind::WorkerReplaced { .. }
             | EventKind::WorkerNotReplaced { .. }

@@ -51,6 +51,8 @@ fn record() -> PageRecord {
 
 fn status() -> StatusReport {
     let hosts = vec![HostStatus {
+        health_check: None,
+        health_failure: None,
         name: name("a"),
         slots: 2,
         state: HostCondition::Active,

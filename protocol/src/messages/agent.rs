@@ -1,5 +1,6 @@
 //! Messages between an agent and the driver.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -112,6 +113,38 @@ pub enum AgentToDriver {
         /// What its process was seen to do.
         sight: Box<ProcessSight>,
     },
+    /// The answer to [`DriverToAgent::CheckHealth`].
+    HealthChecked {
+        /// The number of the question.
+        number: u64,
+        /// Why the check has failed; none: the host is well.
+        failure: Option<HealthFailure>,
+    },
+}
+
+/// Why a health check has failed.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HealthFailure {
+    /// How it ended, such as `exit code 1`.
+    pub reason: String,
+    /// The last lines of its output; at most [`HealthFailure::OUTPUT_BYTES_MAX`] bytes.
+    pub output: String,
+}
+
+impl HealthFailure {
+    /// Most bytes of a check's output that are told.
+    pub const OUTPUT_BYTES_MAX: usize = 2048;
+}
+
+/// One line: how it ended, and the last line of its output.
+impl fmt::Display for HealthFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.reason)?;
+        match self.output.lines().next_back() {
+            Some(line) => write!(formatter, ": {line}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl AgentToDriver {
@@ -195,6 +228,16 @@ pub enum DriverToAgent {
         worker: WorkerId,
         /// Whether its stacks are wanted, too.
         with_stack: bool,
+    },
+    /// Run the operator's health check: a worker of this host was replaced, and none is on its slot. One runs at a time; the result of
+    /// one under way answers this, too.
+    CheckHealth {
+        /// The number of the question.
+        number: u64,
+        /// The command, for the shell.
+        command: String,
+        /// The time within which it must end, in milliseconds.
+        timeout_ms: u64,
     },
     /// The job is over, or the host is out of it: stop the processes that still run, then end with this code.
     Leave {

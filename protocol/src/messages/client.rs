@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::counted;
 
-use super::condition::{HostCondition, JobPhase, WorkerCondition};
+use super::condition::{HealthCondition, HostCondition, JobPhase, WorkerCondition};
 use super::divergence::{DivergentReplica, UncomparedTensor};
 use super::drivers::DriverStatus;
 use super::link::SlowLink;
@@ -286,6 +286,12 @@ pub struct HostStatus {
     /// The lanes of its agent that do not answer.
     #[serde(default)]
     pub lanes: Vec<LaneStatus>,
+    /// What became of its health check, while a slot rests: `due`, `running`, `passed` or `failed`; absent without one.
+    #[serde(default)]
+    pub health_check: Option<HealthCondition>,
+    /// Why the last health check failed; absent if it did not.
+    #[serde(default)]
+    pub health_failure: Option<String>,
 }
 
 /// One worker, or one slot without a worker.

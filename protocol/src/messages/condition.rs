@@ -43,6 +43,20 @@ impl fmt::Display for JobPhase {
     }
 }
 
+/// How the health check of a host stands of which a slot rests.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HealthCondition {
+    /// It begins as soon as the slots are empty and the agent is there.
+    Due,
+    /// Its first run is under way.
+    Running,
+    /// The host is well.
+    Passed,
+    /// The last run has failed; it is made again.
+    Failed,
+}
+
 /// The condition of a host.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]

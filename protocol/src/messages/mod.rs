@@ -21,13 +21,15 @@ mod vote;
 mod worker;
 
 pub use crate::output::{FileUmask, OutputSettings};
-pub use agent::{AgentToDriver, DriverToAgent, LiveWorker, ProcessPlace, ProgramError, StoppedBy};
+pub use agent::{
+    AgentToDriver, DriverToAgent, HealthFailure, LiveWorker, ProcessPlace, ProgramError, StoppedBy,
+};
 pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource};
 pub use client::{
     CheckpointStatus, ClientRequest, ClientResponse, GatherStatus, GoodputStatus, HostStatus,
     LaneStatus, PhaseMs, ResetStatus, StatusReport, UnreachableHost, WorkerStatus,
 };
-pub use condition::{HostCondition, JobPhase, WorkerCondition};
+pub use condition::{HealthCondition, HostCondition, JobPhase, WorkerCondition};
 pub use digests::{StateDigests, TensorDigest, TensorName};
 pub use divergence::{DivergentReplica, UncomparedTensor};
 pub use drivers::{DRIVERS_MAX, DriverStatus, KnownDrivers};

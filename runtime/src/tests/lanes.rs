@@ -14,6 +14,7 @@ fn g_9_work_that_does_not_return_is_named_after_the_time_of_its_lane() {
         BlockingLane::AGENTS,
         BlockingLane::PROCESSES,
         BlockingLane::INSPECTIONS,
+        BlockingLane::HEALTH_CHECKS,
         BlockingLane::ADMISSION,
         BlockingLane::STATE,
         BlockingLane::TERMINAL,

@@ -39,6 +39,10 @@ impl ProcessPort for SimProcesses {
     fn inspect(&mut self, worker: &WorkerId, with_stack: bool, _: Recipient<ProcessEvent>) {
         self.port.call(|world| world.agent_inspects(self.host, worker, with_stack));
     }
+
+    fn check_health(&mut self, _: String, timeout: Duration, _: Recipient<ProcessEvent>) {
+        self.port.call(|world| world.agent_checks_health(self.host, timeout));
+    }
 }
 
 /// A worker's training program.

@@ -68,6 +68,7 @@ const fn shows_in_long_waits(bug: Bug) -> bool {
             | Bug::StragglerByWaiting
             | Bug::StragglerAtOnce
             | Bug::LinkSlowAtOnce
+            | Bug::FailedCheckIgnored
             | Bug::LinkTurnedAround
             | Bug::LinksOfSlowHostNamed
             | Bug::ReplacedBelowMin
@@ -132,7 +133,10 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::CheckpointNotSynced
         | Bug::OldCheckpointRemovedFirst
         | Bug::DataRemovedBeforeManifest => 10,
-        Bug::LinkSlowAtOnce | Bug::LinkTurnedAround | Bug::LinksOfSlowHostNamed => 11,
+        Bug::LinkSlowAtOnce
+        | Bug::LinkTurnedAround
+        | Bug::LinksOfSlowHostNamed
+        | Bug::FailedCheckIgnored => 11,
         _ => 0,
     }
 }

@@ -117,6 +117,11 @@ pub(super) enum Happening {
         process: u32,
         with_stack: bool,
     },
+    /// A health check has ended.
+    HealthChecked {
+        host: u32,
+        life: u32,
+    },
     /// The agent looks at its process's lanes.
     LaneLook {
         host: u32,
@@ -290,6 +295,7 @@ impl World {
             Happening::Inspected { host, life, process, with_stack } => {
                 self.handle_inspected((host, life), process, with_stack);
             }
+            Happening::HealthChecked { host, life } => self.handle_health_checked(host, life),
             Happening::LaneLook { host, life } => self.handle_lane_look(host, life),
             Happening::Cleared { host, life, process } => self.handle_cleared(host, life, process),
             Happening::Reaped { host, life, process } => self.handle_reaped(host, life, process),

@@ -47,6 +47,7 @@ impl World {
         self.boot_driver(self.driver.life);
         self.continue_driver(u32::MAX);
         self.mend_links();
+        (0..self.hosts.len() as u32).for_each(|host| self.mend_sick(host, u32::MAX));
         for host in 0..self.hosts.len() as u32 {
             let is_core = self.scenario.core[host as usize];
             let entry = &mut self.hosts[host as usize];

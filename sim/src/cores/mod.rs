@@ -16,6 +16,7 @@ mod faults;
 mod hangs;
 mod happening;
 mod healing;
+mod health;
 mod links;
 mod membership;
 mod network;
@@ -48,6 +49,7 @@ use self::collectives::CollectiveGroup;
 use self::driver::{DriverBirth, DriverLife, Interregnum, Tenancy};
 use self::hangs::HangWatch;
 use self::happening::Happening;
+use self::health::HealthWatch;
 use self::links::LinkWatch;
 use self::membership::SlotWatch;
 use self::network::SimulatedLink;
@@ -126,6 +128,7 @@ pub(crate) struct World {
     hangs: HangWatch,
     stragglers: StragglerWatch,
     links_watch: LinkWatch,
+    health: HealthWatch,
     replacements: ReplacementWatch,
     rebalancing: RebalanceWatch,
     replicas: ReplicaWatch,
@@ -234,6 +237,7 @@ impl World {
             hangs: HangWatch::default(),
             stragglers: StragglerWatch::default(),
             links_watch: LinkWatch::default(),
+            health: HealthWatch::default(),
             replacements: ReplacementWatch::default(),
             rebalancing: RebalanceWatch::default(),
             replicas: ReplicaWatch::default(),

@@ -17,6 +17,9 @@ use super::{MS, World};
 /// How many times as long as its first one a cool-down may be.
 const COOL_DOWN_TIMES_MAX: u64 = 12;
 
+/// How long nothing must have been out of order until a host is checked again and has answered, beside the check's timeout.
+const HEALTHY_NS: u64 = 50_000 * MS;
+
 /// Age of a fact that the driver must have taken in.
 const KNOWN_NS: u64 = 5_000 * MS;
 
@@ -171,12 +174,17 @@ impl World {
                 *since = None;
             }
         }
+        let timeout = self.scenario.driver.health_check.as_ref().map(|check| check.timeout);
+        let health_ns = timeout.map_or(0, |timeout| timeout.as_nanos() as u64) + HEALTHY_NS;
+        let calm = self.calm_for(0);
         for slot in &resting {
             let (times, since) = self.replacements.rests.entry(slot.clone()).or_insert((1, None));
             let lasted = now - *since.get_or_insert(now);
             let longer = (1_u64 << times.saturating_sub(1).min(16)).min(COOL_DOWN_TIMES_MAX);
             let bound = cool_down * longer / 100 * 103 + SLACK_NS;
-            if lasted > bound {
+            // A slot whose host has not passed its check rests on.
+            let is_checked = self.scenario.driver.health_check.is_some();
+            if lasted > bound && !(is_checked && calm < health_ns) {
                 let (host, number) = slot;
                 let (lasted, bound) = (lasted / MS, bound / MS);
                 return Err(format!(

@@ -115,7 +115,9 @@ impl World {
                     None => Ok(()),
                 }
             }
-            AgentToDriver::HostChanged { .. } | AgentToDriver::Inspected { .. } => Ok(()),
+            AgentToDriver::HostChanged { .. }
+            | AgentToDriver::Inspected { .. }
+            | AgentToDriver::HealthChecked { .. } => Ok(()),
         }
     }
 

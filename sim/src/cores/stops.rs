@@ -134,7 +134,7 @@ impl World {
                     agent.is_welcomed = true;
                 }
             }
-            DriverToAgent::Inspect { .. } => {}
+            DriverToAgent::Inspect { .. } | DriverToAgent::CheckHealth { .. } => {}
         }
     }
 

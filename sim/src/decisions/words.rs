@@ -134,6 +134,10 @@ pub(crate) fn from_agent(message: &AgentToDriver) -> String {
             let error = error.as_ref().map(|error| error.message.as_str());
             format!("last words of {worker}: {tail:?}, error {}", or_none(error))
         }
+        AgentToDriver::HealthChecked { number, failure } => match failure {
+            Some(failure) => format!("health check {number} has failed: {failure}"),
+            None => format!("health check {number} has passed"),
+        },
         AgentToDriver::Inspected { worker, sight } => format!("{worker} {sight}"),
         AgentToDriver::HostChanged { meeting, hanging } => {
             let lanes = list(hanging.iter().map(|lane| &lane.name));
@@ -225,6 +229,7 @@ pub(crate) fn to_agent(message: &DriverToAgent) -> String {
         DriverToAgent::Inspect { worker, with_stack } => {
             format!("look at {worker}{}", if *with_stack { " and its stack" } else { "" })
         }
+        DriverToAgent::CheckHealth { number, .. } => format!("health check {number}"),
         DriverToAgent::Leave { code, reason } => format!("leave with code {code}: {reason}"),
     }
 }
@@ -405,6 +410,10 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         EventKind::SlowLinkFound { from, to, host, factor, .. } => {
             let whose = host.as_ref().map_or_else(String::new, |host| format!(", all of {host}"));
             format!("the link from {from} to {to} is slow{whose}: {factor:.2} times")
+        }
+        EventKind::HealthCheckPassed { host } => format!("{host} has passed its health check"),
+        EventKind::HealthCheckFailed { host, slots, reason, .. } => {
+            format!("{host} has failed its health check: {reason}; {slots:?} stay closed")
         }
         EventKind::SlowLinkRecovered { from, to, .. } => {
             format!("the link from {from} to {to} is slow no more")

@@ -9,7 +9,7 @@ use super::{CutDirection, DiscoveryFault, DiskFault, FaultMoment, PlannedFault, 
 use crate::options::RunOptions;
 
 /// Number of kinds of fault that swarm testing switches.
-const KINDS: u32 = 36;
+const KINDS: u32 = 37;
 
 /// Number of kinds in the first sets of draws.
 const KINDS_FIRST: u32 = 25;
@@ -235,6 +235,7 @@ fn one(
                 (random.random_range(0..options.hosts.max(1)), random.random_range(2..24));
             SimulatedFault::SlowData { host, from, times, for_us: for_us * 20 }
         }
+        36 => SimulatedFault::SickHost { host, for_us: for_us * 20 },
         27 => SimulatedFault::Discovery { lie: DiscoveryFault::Unclear, for_us },
         // Longer than any node waits for a silent driver.
         28 => {

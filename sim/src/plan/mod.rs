@@ -150,6 +150,8 @@ pub(crate) enum SimulatedFault {
     SlowHost { host: u32, times: u64, for_us: u64 },
     /// Data from one host reaches another one so many times as slowly.
     SlowData { host: u32, from: u32, times: u64, for_us: u64 },
+    /// The health checks of a host fail.
+    SickHost { host: u32, for_us: u64 },
     /// The steps of one slot's workers take so many times as long.
     SlowSlot { host: u32, slot: u32, times: u64, for_us: u64 },
     /// Discovery gives a false answer.

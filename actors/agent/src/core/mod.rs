@@ -6,6 +6,7 @@
 //! driver is obeyed until its session ends. Exits of processes are reported to an accepted driver only; until
 //! there is one the reports are kept.
 
+mod health;
 mod inspecting;
 mod invariants;
 mod output;
@@ -104,6 +105,8 @@ pub struct AgentCore {
     /// Workers whose process has ended and whose last words are still being read.
     speechless: BTreeSet<WorkerId>,
     reports: Reports,
+    /// The number of the question that the health check under way answers.
+    health_check: Option<u64>,
     /// The time at which undelivered reports are sent to the same driver again.
     retry_at: Option<Time>,
     outputs: VecDeque<AgentOutput>,
@@ -131,6 +134,7 @@ impl AgentCore {
             slots: BTreeMap::new(),
             speechless: BTreeSet::new(),
             reports: Reports::default(),
+            health_check: None,
             retry_at: None,
             outputs: VecDeque::new(),
         }
@@ -285,6 +289,10 @@ impl AgentCore {
             DriverToAgent::Inspect { worker, with_stack } if self.accepted => {
                 self.inspect(worker, with_stack);
             }
+            DriverToAgent::CheckHealth { number, command, timeout_ms } if self.accepted => {
+                self.check_health(number, command, Duration::from_millis(timeout_ms));
+            }
+            DriverToAgent::CheckHealth { .. } => self.not_welcomed("CheckHealth"),
             DriverToAgent::Leave { .. } => self.not_welcomed("Leave"),
             DriverToAgent::Start { .. } => self.not_welcomed("Start"),
             DriverToAgent::Stop { .. } => self.not_welcomed("Stop"),

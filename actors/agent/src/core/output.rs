@@ -2,6 +2,7 @@
 //! actor and the process ports.
 
 use std::fmt;
+use std::time::Duration;
 
 use elastic_protocol::messages::{AgentToDriver, OutputSettings, ProcessPlace, ProgramError};
 use elastic_protocol::{HostName, JobId, ProgramSpec, Term, WorkerId};
@@ -29,6 +30,13 @@ pub enum AgentOutput {
         worker: WorkerId,
         /// Whether its stacks are wanted, too.
         with_stack: bool,
+    },
+    /// Run the operator's health check; the shell answers with `handle_health_checked`.
+    CheckHealth {
+        /// The command, for the shell.
+        command: String,
+        /// The time within which it must end.
+        timeout: Duration,
     },
     /// End the agent. This is the last output: no process of the agent is left, except those that the reason
     /// names.

@@ -297,7 +297,9 @@ impl Model {
                     self.exit = true;
                     assert!(self.live.is_empty() && self.spawning.is_empty(), "left behind");
                 }
-                AgentOutput::Inspect { .. } | AgentOutput::Warn(_) => {}
+                AgentOutput::Inspect { .. }
+                | AgentOutput::CheckHealth { .. }
+                | AgentOutput::Warn(_) => {}
             }
         }
     }

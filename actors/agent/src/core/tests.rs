@@ -1,8 +1,8 @@
 //! Unit tests of the agent's core, one decision at a time.
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, LaneStatus, ProcessActivity, ProcessCounters, ProcessSight,
-    StoppedBy,
+    AgentToDriver, DriverToAgent, HealthFailure, LaneStatus, ProcessActivity, ProcessCounters,
+    ProcessSight, StoppedBy,
 };
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, ProgramSpec, Term, Time, WorkerId,
@@ -600,6 +600,32 @@ fn a_process_is_looked_at_once_at_a_time_and_only_while_it_runs() {
     drain(&mut core);
     core.handle_inspected(&worker(0, 1), sight);
     assert_eq!(drain(&mut core), [], "its end was reported");
+}
+
+#[test]
+fn one_health_check_runs_at_a_time_and_its_result_answers_the_newest_question() {
+    let mut core = running();
+    let ask = |number| DriverToAgent::CheckHealth {
+        number,
+        command: "check".to_owned(),
+        timeout_ms: 5_000,
+    };
+    let run =
+        AgentOutput::CheckHealth { command: "check".to_owned(), timeout: Duration::from_secs(5) };
+    core.handle_driver(T0, ask(1));
+    core.handle_driver(T0, ask(2));
+    assert_eq!(drain(&mut core), [run.clone()]);
+    let failure =
+        Some(HealthFailure { reason: "exit code 1".to_owned(), output: "ill".to_owned() });
+    core.handle_health_checked(failure.clone());
+    let told =
+        |number, failure| AgentOutput::ToDriver(AgentToDriver::HealthChecked { number, failure });
+    assert_eq!(drain(&mut core), [told(2, failure)]);
+    core.handle_health_checked(None);
+    assert_eq!(drain(&mut core), [], "nobody has asked");
+    core.handle_driver(T0, ask(3));
+    core.handle_health_checked(None);
+    assert_eq!(drain(&mut core), [run, told(3, None)]);
 }
 
 #[test]

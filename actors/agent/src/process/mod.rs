@@ -23,6 +23,7 @@ mod command;
 mod error_file;
 mod exit_watch;
 mod guard;
+mod health_check;
 mod inspection;
 mod memory;
 mod orphans;
@@ -32,8 +33,10 @@ mod system;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use actix::{Message, Recipient};
-use elastic_protocol::messages::ProcessSight;
+use elastic_protocol::messages::{HealthFailure, ProcessSight};
 use elastic_protocol::{ExitStatus, WorkerId};
 
 use super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
@@ -76,6 +79,11 @@ pub enum ProcessEvent {
         /// What its process was seen to do.
         sight: Box<ProcessSight>,
     },
+    /// The result of a `check_health`; each has one.
+    HealthChecked {
+        /// Why it has failed; none: it has passed.
+        failure: Option<HealthFailure>,
+    },
 }
 
 impl Message for ProcessEvent {
@@ -94,4 +102,8 @@ pub trait ProcessPort {
     /// its Python threads. The answer comes as
     /// [`ProcessEvent::Inspected`]; there is none if the process has ended already.
     fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>);
+
+    /// Runs a command of the operator's that says by its exit code whether this host is well. The result comes as
+    /// [`ProcessEvent::HealthChecked`], within the timeout.
+    fn check_health(&mut self, command: String, timeout: Duration, events: Recipient<ProcessEvent>);
 }

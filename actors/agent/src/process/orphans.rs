@@ -33,9 +33,18 @@ struct Seen {
 
 /// Reaps orphans that have ended.
 pub(super) fn reap(starter: &Starter) {
-    let own = starter.children().pids.clone();
     let me = getpid().as_raw();
     let ended = processes().into_iter().filter(|(_, seen)| seen.parent == me && seen.is_zombie);
+    let ended: Vec<(i32, Seen)> = ended.collect();
+    let own = {
+        let children = starter.children();
+        if children.starting > 0 {
+            // One of them may be a child that is just being started. Its own end brings the next look.
+            return;
+        }
+        children.pids.clone()
+    };
+    let ended = ended.into_iter();
     for (pid, _) in ended.filter(|(pid, _)| !own.contains(pid)) {
         // An error means that other code has reaped it meanwhile.
         let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));

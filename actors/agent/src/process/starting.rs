@@ -40,6 +40,8 @@ pub(super) struct Starter {
 #[derive(Debug, Default)]
 pub(super) struct ChildProcesses {
     pub(super) pids: BTreeSet<i32>,
+    /// Children that are being started beside the lane of processes, whose ids are not known yet.
+    pub(super) starting: u32,
     /// The groups that the guard kills if the agent dies: process groups by their ids, control groups by their folders.
     groups: BTreeSet<String>,
     guard: Option<Guard>,
@@ -141,7 +143,7 @@ impl Starter {
 }
 
 impl ChildProcesses {
-    fn add(&mut self, pid: Pid) {
+    pub(super) fn add(&mut self, pid: Pid) {
         self.pids.insert(pid.as_raw());
         self.guard(pid.to_string(), None);
     }

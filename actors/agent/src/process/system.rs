@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::Recipient;
 use elastic_protocol::{ExitStatus, WorkerId, environment};
@@ -20,6 +21,7 @@ use tokio::time::timeout;
 use super::super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
 use super::super::output::{OutputSink, TAIL_PATIENCE};
 use super::exit_watch::{ExitWatch, has_ended};
+use super::health_check::HealthChecker;
 use super::inspection::Inspector;
 use super::starting::{Spawned, Starter};
 use super::{ProcessEvent, ProcessPort, error_file, orphans};
@@ -33,6 +35,7 @@ pub struct SystemProcesses {
     starter: Starter,
     lane: OffloadPort,
     inspector: Inspector,
+    health_checker: HealthChecker,
     live: Rc<RefCell<Live>>,
     adopts: Rc<Cell<bool>>,
 }
@@ -66,7 +69,9 @@ impl SystemProcesses {
     pub fn new(sink: Arc<dyn OutputSink>) -> Self {
         let (starter, lane) = (Starter::new(sink), OffloadPort::lane(BlockingLane::PROCESSES));
         let inspector = Inspector::new();
-        Self { starter, lane, inspector, live: Rc::default(), adopts: Rc::default() }
+        let health_checker = HealthChecker::new(starter.clone());
+        let (live, adopts) = (Rc::default(), Rc::default());
+        Self { starter, lane, inspector, health_checker, live, adopts }
     }
 
     /// Adopts orphans, which workers leave behind outside of their process groups: reaps them, and kills them
@@ -105,6 +110,11 @@ impl SystemProcesses {
     /// The lanes on which processes are looked at, to be watched.
     pub fn inspection_lanes(&self) -> [OffloadPort; 2] {
         self.inspector.lanes()
+    }
+
+    /// The lane on which health checks are started, to be watched.
+    pub fn health_lane(&self) -> OffloadPort {
+        self.health_checker.lane()
     }
 
     /// Tells, at any time, which output file has not been written for longest, if one hangs.
@@ -262,6 +272,19 @@ impl ProcessPort for SystemProcesses {
             }
         });
     }
+
+    fn check_health(
+        &mut self,
+        command: String,
+        timeout: Duration,
+        events: Recipient<ProcessEvent>,
+    ) {
+        let checker = self.health_checker.clone();
+        spawn_local(async move {
+            let failure = checker.run(command, timeout).await;
+            events.do_send(ProcessEvent::HealthChecked { failure });
+        });
+    }
 }
 
 impl Live {
@@ -296,7 +319,7 @@ impl Live {
 const UNKNOWN_CODE: i32 = 255;
 
 /// Kills a process group whose leader was not reaped. An empty group is no error.
-fn kill_group(group: Pid) {
+pub(super) fn kill_group(group: Pid) {
     match killpg(group, Signal::SIGKILL) {
         Ok(()) | Err(nix::Error::ESRCH) => {}
         Err(error) => tracing::warn!(%group, %error, "a process group could not be killed"),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler};
-use elastic_protocol::messages::{OutputSettings, ProcessActivity};
+use elastic_protocol::messages::{HealthFailure, OutputSettings, ProcessActivity};
 use elastic_protocol::{ExitStatus, HostName, Incarnation, ProgramSpec, WorkerId};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -76,6 +76,16 @@ fn order(argv: &[&str]) -> SpawnOrder {
 }
 
 impl Fixture {
+    /// The result of a health check.
+    async fn check(&mut self, command: &str, limit: Duration) -> Option<HealthFailure> {
+        let recipient = self.listener.clone().recipient();
+        self.processes.check_health(command.to_owned(), limit, recipient);
+        match self.event().await {
+            ProcessEvent::HealthChecked { failure } => failure,
+            other => panic!("no other event is due: {other:?}"),
+        }
+    }
+
     fn new() -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         let shown = Arc::new(Shown::default());
@@ -318,6 +328,33 @@ fn x_8_an_agent_that_is_killed_takes_its_workers_with_it() {
         // The agent's pipe ends: the guard keeps no descriptor of the agent open.
         let output = BufReader::new(agent.stdout.take().expect("a pipe"));
         assert!(output.lines().all(|line| line.is_ok()));
+    });
+}
+
+#[test]
+fn g_9_a_health_check_is_bounded_in_time_and_output_and_leaves_nothing_behind() {
+    run(async {
+        let mut fixture = Fixture::new();
+        let folder = fixture.folder.path().display().to_string();
+        assert_eq!(fixture.check("echo fine", PATIENCE).await, None);
+        let failure = fixture.check("echo one; echo two >&2; exit 3", PATIENCE).await;
+        let HealthFailure { reason, output } = failure.expect("it fails");
+        assert_eq!((&*reason, &*output), ("exit code 3", "one\ntwo"));
+        let failure = fixture.check("/nowhere/check", PATIENCE).await.expect("it is not there");
+        assert_eq!(failure.reason, "exit code 127");
+        assert!(failure.output.contains("/nowhere/check"), "{failure:?}");
+        let failure = fixture.check("yes ill | head -c 100000; exit 1", PATIENCE).await;
+        let length = failure.expect("it fails").output.len();
+        assert!((1_000..=HealthFailure::OUTPUT_BYTES_MAX).contains(&length), "{length}");
+        let hangs = format!("sleep 1000 & echo $! > {folder}/child; echo begins; wait");
+        let failure = fixture.check(&hangs, Duration::from_secs(2)).await;
+        let HealthFailure { reason, output } = failure.expect("it hangs");
+        assert_eq!((&*reason, &*output), ("it has not ended within 2 s", "begins"));
+        let child = fixture.note("child").await;
+        wait_until(|| !runs(&child)).await;
+        let closed = fixture.check("exec >&- 2>&-; sleep 1000", Duration::from_millis(300)).await;
+        assert_eq!(closed.expect("it hangs").reason, "it has not ended within 0.3 s");
+        assert!(fixture.processes.health_lane().hanging().is_none());
     });
 }
 

@@ -82,6 +82,9 @@ impl DriverCore {
             AgentToDriver::Inspected { worker, sight } => {
                 self.handle_inspected(now, &worker, *sight);
             }
+            AgentToDriver::HealthChecked { number, failure } => {
+                self.handle_health_checked(now, host, number, failure);
+            }
             AgentToDriver::Drain { reason } => {
                 self.roster.drain(host, reason);
                 self.agenda.ask_review(now);

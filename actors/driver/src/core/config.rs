@@ -61,6 +61,16 @@ pub enum OnStraggler {
     Replace,
 }
 
+/// A command of the operator's that says by its exit code whether a host is well.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HealthCheck {
+    /// The command, for the shell of the host.
+    #[serde(with = "crate::recording::readable::command")]
+    pub command: String,
+    /// The time within which it must end.
+    pub timeout: Duration,
+}
+
 /// Answer to members whose replicas of the state differ.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -150,6 +160,9 @@ pub struct DriverConfig {
     /// Most replacements within an hour; the members of one host that are replaced together count as one. Default 4.
     #[serde(default = "default_replacements_max")]
     pub replacements_max: u32,
+    /// What says whether a host is well whose worker was replaced; none: nobody asks.
+    #[serde(default)]
+    pub health_check: Option<HealthCheck>,
     /// How long shards are not dealt anew after they were (`OnStraggler::Rebalance`): so long at first, and twice as long after
     /// each further time within an hour, at most twelve times as long. Default 30 s.
     #[serde(default = "default_rebalance_cool_down")]
@@ -267,6 +280,11 @@ pub enum InvalidDriverConfig {
         /// Its value.
         answer: &'static str,
     },
+    /// A health check of hosts of which no worker is ever replaced.
+    #[error(
+        "--health-check looks at hosts whose workers were replaced: it needs --on-hang replace or --on-straggler replace"
+    )]
+    HealthCheckOfNobody,
     /// No program.
     #[error("no program was given")]
     NoProgram,
@@ -289,6 +307,7 @@ impl DriverConfig {
             max_restarts: 3,
             forgiven_after: Duration::from_secs(600),
             cool_down: default_cool_down(),
+            health_check: None,
             replacements_max: default_replacements_max(),
             rebalance_cool_down: default_rebalance_cool_down(),
             rebalances_max: default_rebalances_max(),
@@ -356,6 +375,11 @@ impl DriverConfig {
             ("--on-straggler", "replace", self.on_straggler == OnStraggler::Replace),
             ("--on-straggler", "rebalance", self.on_straggler == OnStraggler::Rebalance),
         ];
+        let is_replacing =
+            self.on_hang == OnHang::Replace || self.on_straggler == OnStraggler::Replace;
+        if self.health_check.is_some() && !is_replacing {
+            return Err(InvalidDriverConfig::HealthCheckOfNobody);
+        }
         if self.mode == ElasticMode::Restart
             && let Some((flag, answer, _)) = replaces.into_iter().find(|(_, _, is_set)| *is_set)
         {

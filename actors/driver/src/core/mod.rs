@@ -20,6 +20,7 @@ mod former_nodes;
 mod fruitless;
 mod gather;
 mod hangs;
+mod health;
 mod inactivity;
 mod input;
 mod interrupt;
@@ -72,8 +73,8 @@ use serde::{Deserialize, Serialize};
 use self::agenda::Timetable;
 use self::checkpoints::Checkpoints;
 pub use self::config::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, InvalidDriverConfig,
-    OnDivergence, OnFailure, OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, HealthCheck,
+    InvalidDriverConfig, OnDivergence, OnFailure, OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
 };
 use self::divergence::Divergence;
 pub use self::event_form::{InvalidListedHost, ListedHost};
@@ -81,6 +82,7 @@ use self::first_cause::FirstCause;
 use self::first_steps::FirstSteps;
 use self::former_nodes::Takeover;
 use self::hangs::Hangs;
+use self::health::HealthChecks;
 use self::inactivity::Inactivity;
 pub use self::input::DriverInput;
 use self::links::Links;
@@ -140,6 +142,9 @@ pub struct DriverCore {
     /// Members that were replaced since they hung or were slow.
     #[serde(default)]
     replacements: Replacements,
+    /// Checks of the hosts of those.
+    #[serde(default)]
+    health: HealthChecks,
     /// Members that are slow and carry fewer shards.
     #[serde(default)]
     rebalancing: Rebalancing,
@@ -189,6 +194,7 @@ impl DriverCore {
             stragglers: Stragglers::default(),
             links: Links::default(),
             replacements: Replacements::default(),
+            health: HealthChecks::default(),
             rebalancing: Rebalancing::default(),
             divergence: Divergence::default(),
             pacing: Pacing::default(),

@@ -432,6 +432,22 @@ pub enum EventKind {
         /// The slot.
         slot: u32,
     },
+    /// A host whose worker was replaced has passed its health check (`--health-check`).
+    HealthCheckPassed {
+        /// The host.
+        host: HostName,
+    },
+    /// The health check of a host whose worker was replaced has failed: its slots at rest are closed until one passes.
+    HealthCheckFailed {
+        /// The host.
+        host: HostName,
+        /// These slots.
+        slots: Vec<u32>,
+        /// How the check ended.
+        reason: String,
+        /// The last lines of its output.
+        output: String,
+    },
     /// Slow members are to carry fewer logical shards, or those that are fast again as many as the others
     /// (`--on-straggler rebalance`): the same members begin the next generation with another deal.
     ShardsRebalanced {

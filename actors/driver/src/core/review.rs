@@ -39,6 +39,7 @@ impl DriverCore {
                 Timer::Takeover => self.handle_takeover_deadline(now),
                 Timer::Reports(host) => self.handle_reports_deadline(now, &host),
                 Timer::SlowEnd => self.handle_slow_end(now),
+                Timer::HealthCheck(host) => self.handle_health_timer(now, &host),
             }
         }
         if self.agenda.take_review(now) {
@@ -58,6 +59,7 @@ impl DriverCore {
         self.start_missing(now);
         self.let_go_of_the_unwanted(now);
         self.release_drained_agents();
+        self.ask_health_checks(now);
         match self.round.phase() {
             RoundPhase::Gather(_) => self.try_form(now),
             RoundPhase::Run => self.consider_interrupt(now),

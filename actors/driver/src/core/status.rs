@@ -191,7 +191,9 @@ impl DriverCore {
             };
             let name = entry.name.clone();
             let lanes = agent.map(|agent| agent.hanging_at(now)).unwrap_or_default();
-            HostStatus { name, slots: entry.slots, state, until, lanes }
+            let (health_check, health_failure) = self.health_of(&name);
+            let slots = entry.slots;
+            HostStatus { name, slots, state, until, lanes, health_check, health_failure }
         });
         let others =
             self.roster.agents().filter(|(host, _)| self.roster.seating().listing(host).is_none());
@@ -205,6 +207,8 @@ impl DriverCore {
             },
             until: None,
             lanes: agent.hanging_at(now),
+            health_check: None,
+            health_failure: None,
         });
         of_list.chain(of_agents).collect()
     }

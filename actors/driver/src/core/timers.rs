@@ -47,6 +47,8 @@ pub(crate) enum Timer {
     Reports(HostName),
     /// Training has finished, and processes of workers are still there.
     SlowEnd,
+    /// The health check of a host is due, or its agent has not answered.
+    HealthCheck(HostName),
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -11,6 +11,32 @@ fn bare(program: &ProgramSpec) -> ProgramSpec {
     ProgramSpec { argv, environment: Vec::new() }
 }
 
+/// A command without its arguments.
+fn bare_command(command: &str) -> String {
+    command.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+/// A command, without its arguments.
+pub(crate) mod command {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        command: &str,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.serialize_str(&bare_command(command)),
+            false => serializer.serialize_str(command),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<String, D::Error> {
+        String::deserialize(deserializer)
+    }
+}
+
 /// A map as a list of pairs. In the journal's encoding both are the same bytes.
 pub(crate) mod pairs {
     use std::collections::BTreeMap;
@@ -248,6 +274,7 @@ pub(crate) mod to_agent {
         match &mut message {
             DriverToAgent::Welcome { program, .. } => *program = bare(program),
             DriverToAgent::Start { credential, .. } => credential.clear(),
+            DriverToAgent::CheckHealth { command, .. } => *command = bare_command(command),
             _ => {}
         }
         message.serialize(serializer)

@@ -56,6 +56,9 @@ pub(super) struct SimulatedHost {
     pub(super) data_delay: u64,
     /// How many times as slowly data comes in from other hosts.
     pub(super) slow_data: BTreeMap<u32, u64>,
+    /// Number of active faults under which its health checks fail, and the world time at which the last one ended.
+    pub(super) sick: u32,
+    pub(super) sick_until: u64,
     pub(super) slow_times: u64,
     /// How many times as long the steps of single slots take.
     pub(super) slow_slots: BTreeMap<u32, u64>,
@@ -189,6 +192,8 @@ impl SimulatedHost {
             extra_delay: 0,
             data_delay: 0,
             slow_data: BTreeMap::new(),
+            sick: 0,
+            sick_until: 0,
             slow_times: 1,
             slow_slots: BTreeMap::new(),
             slow_until: 0,

@@ -161,6 +161,7 @@ impl World {
             AgentOutput::Inspect { worker, with_stack } => {
                 self.agent_inspects(host, &worker, with_stack);
             }
+            AgentOutput::CheckHealth { timeout, .. } => self.agent_checks_health(host, timeout),
             AgentOutput::Exit { code, reason } => self.agent_ended(host, life, code, reason),
             AgentOutput::Warn(warning) => {
                 let place = TracePlace::agent(host);

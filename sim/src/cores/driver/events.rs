@@ -114,6 +114,16 @@ impl World {
                 let checked = self.check_straggler(&worker, &ranks, is_host);
                 self.demand(checked);
             }
+            EventKind::HealthCheckFailed { host, reason, .. } => {
+                let checked = self.check_unhealthy(&host, &reason);
+                self.demand(checked);
+            }
+            EventKind::HealthCheckPassed { host } => self.note_healthy(&host),
+            EventKind::SlotRested { host, slot } => {
+                self.membership_is_to_change();
+                let checked = self.check_rested(&host, slot);
+                self.demand(checked);
+            }
             EventKind::SlowLinkFound { from, to, host, .. } => {
                 let checked = self.check_slow_link(&from, &to, host.as_ref());
                 self.demand(checked);
@@ -141,7 +151,6 @@ impl World {
                 self.demand(checked);
             }
             EventKind::NotRebalanced { worker, .. } => self.note_not_rebalanced(&worker),
-            EventKind::SlotRested { .. } => self.membership_is_to_change(),
             EventKind::ReplicasDiffer { tensor, step, ranks, agreeing, .. } => {
                 let checked = self.check_differing(&tensor, step, &ranks, agreeing);
                 self.demand(checked);

@@ -120,6 +120,7 @@ impl World {
             SimulatedFault::SlowLink { host, .. } => self.hosts[host as usize].extra_delay = 0,
             SimulatedFault::SlowHost { host, .. } => self.hosts[host as usize].slow_times = 1,
             SimulatedFault::SlowData { host, from, .. } => self.mend_link(from, host),
+            SimulatedFault::SickHost { host, .. } => self.mend_sick(host, 1),
             SimulatedFault::SlowSlot { host, slot, .. } => {
                 self.hosts[host as usize].slow_slots.remove(&slot);
             }
@@ -187,6 +188,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::SlowLink { host, .. }
         | SimulatedFault::SlowHost { host, .. }
         | SimulatedFault::SlowSlot { host, .. }
+        | SimulatedFault::SickHost { host, .. }
         | SimulatedFault::SlowData { host, .. }
         | SimulatedFault::Unlist { host, .. }
         | SimulatedFault::Slots { host, .. }

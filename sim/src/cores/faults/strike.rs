@@ -142,6 +142,10 @@ impl World {
                 self.slow_link(from, host, times);
                 Some(for_us)
             }
+            SimulatedFault::SickHost { host, for_us } => {
+                self.hosts[host as usize].sick += 1;
+                Some(for_us)
+            }
             SimulatedFault::SlowSlot { host, slot, times, for_us } => {
                 self.hosts[host as usize].slow_slots.insert(slot, times);
                 Some(for_us)

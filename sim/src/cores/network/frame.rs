@@ -34,6 +34,7 @@ impl LinkFrame {
                         AgentToDriver::HostChanged { .. } => 6,
                         AgentToDriver::Dying { .. } => 7,
                         AgentToDriver::Inspected { .. } => 8,
+                        AgentToDriver::HealthChecked { .. } => 9,
                     }
             }
             Self::FromWorker(message) => {
@@ -66,6 +67,7 @@ impl LinkFrame {
                         DriverToAgent::Start { worker, .. } => 2 | worker.incarnation.0 << 16,
                         DriverToAgent::Stop { worker, .. } => 3 | worker.incarnation.0 << 16,
                         DriverToAgent::Leave { .. } => 4,
+                        DriverToAgent::CheckHealth { .. } => 6,
                         DriverToAgent::Inspect { worker, .. } => 5 | worker.incarnation.0 << 16,
                     }
             }

@@ -114,6 +114,7 @@ impl DriverCore {
         let spares = left.min(most).saturating_sub(members_left);
         let spares = u32::try_from(spares.min(ranks.len())).unwrap_or(u32::MAX);
         let is_host = slots.len() > 1;
+        self.want_health_check(now, &worker.host);
         let rest_s = longest;
         self.event(EventKind::WorkerReplaced { worker, rank, ranks, is_host, why, spares, rest_s });
     }
@@ -154,9 +155,13 @@ impl DriverCore {
 
     /// Ends the rest of a slot whose cool-down is over.
     pub(crate) fn handle_rest_over(&mut self, now: Time, slot: &SlotId) {
-        if is_planted(Bug::RestNeverEnds) || self.roster.end_rest(now, slot).is_none() {
+        if is_planted(Bug::RestNeverEnds) || self.waits_for_health(slot) {
             return;
         }
+        if self.roster.end_rest(now, slot).is_none() {
+            return;
+        }
+        self.forget_health_check(&slot.0);
         self.record_rest(&slot.0, slot.1);
         self.event(EventKind::SlotRested { host: slot.0.clone(), slot: slot.1 });
         self.agenda.ask_review(now);
@@ -177,6 +182,7 @@ impl DriverCore {
                 let (host, ranks) = (slot.0.clone(), Vec::new());
                 recent.push_back(MadeReplacement { at: now, host, why, ranks });
             }
+            self.want_health_check(now, &slot.0);
             self.agenda.set(until, Timer::Rest(slot));
         }
     }
@@ -231,11 +237,13 @@ impl DriverCore {
         }
         let text = |(host, slots, rest): (HostName, Vec<u32>, SlotRest)| {
             let slots: Vec<String> = slots.iter().map(u32::to_string).collect();
+            let health = self.health_in_words(&host).map(|health| format!("; {health}"));
             format!(
-                "{host}[{}] rests: its worker was replaced, since it {}; used last of all for {:.0} s more",
+                "{host}[{}] rests: its worker was replaced, since it {}; used last of all for {:.0} s more{}",
                 slots.join(", "),
                 rest.why,
-                rest.until.ms_since(now) / 1e3
+                rest.until.ms_since(now) / 1e3,
+                health.unwrap_or_default()
             )
         };
         words.into_iter().take(RESTS_SHOWN_MAX).map(text).collect()

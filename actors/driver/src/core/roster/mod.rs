@@ -44,6 +44,9 @@ pub(crate) struct Roster {
     programless: BTreeSet<SlotId>,
     /// The last failure for which each listed host was reported to the host manager.
     blames: BTreeMap<HostName, String>,
+    /// Hosts whose last health check has failed.
+    #[serde(default)]
+    unfit: BTreeSet<HostName>,
 }
 
 impl Roster {
@@ -60,6 +63,7 @@ impl Roster {
             incarnation: Incarnation::default(),
             program_starts: false,
             programless: BTreeSet::new(),
+            unfit: BTreeSet::new(),
             blames: BTreeMap::new(),
         }
     }

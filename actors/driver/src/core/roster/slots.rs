@@ -88,6 +88,17 @@ impl Roster {
         of_host.filter_map(|((_, number), record)| Some((*number, record.rest?)))
     }
 
+    /// Notes whether the last health check of a host has failed: its slots at rest are closed then.
+    pub(crate) fn set_unfit(&mut self, host: &HostName, is_unfit: bool) {
+        let is_changed = match is_unfit {
+            true => self.unfit.insert(host.clone()),
+            false => self.unfit.remove(host),
+        };
+        if is_changed {
+            self.slots.touch(host);
+        }
+    }
+
     /// Notes when a process of a failed slot began to train.
     pub(crate) fn note_training(&mut self, slot: &SlotId, since: Time) {
         if let Some(record) = self.slots.get_mut_untouched(slot) {

@@ -64,7 +64,10 @@ impl Roster {
             // A process on its way out still holds the slot: its successor must wait for it.
             return worker.is_wanted();
         }
-        record.closed_under.is_none() && record.backoff_until.is_none_or(|until| until <= now)
+        let is_unfit = record.rest.is_some() && self.unfit.contains(&slot.0);
+        !is_unfit
+            && record.closed_under.is_none()
+            && record.backoff_until.is_none_or(|until| until <= now)
     }
 
     /// Rank of a slot's claim; a smaller one comes before a larger one.

@@ -106,6 +106,8 @@ pub(super) struct Cluster {
     pub(super) divergence: Vec<EventKind>,
     /// What steps went into, as it was told.
     pub(super) measured: Vec<EventKind>,
+    /// Agents that were asked for a health check, with the number of the question.
+    pub(super) checks: Vec<(NodeId, u64)>,
     /// Events of stragglers, and of slow links.
     pub(super) stragglers: Vec<EventKind>,
     pub(super) left: Vec<WorkerId>,
@@ -187,6 +189,7 @@ impl Cluster {
             damaged: BTreeSet::new(),
             divergence: Vec::new(),
             measured: Vec::new(),
+            checks: Vec::new(),
             stragglers: Vec::new(),
             left: Vec::new(),
             stops: Vec::new(),
@@ -632,6 +635,8 @@ impl Cluster {
                 kind @ (EventKind::StragglerFound { .. }
                 | EventKind::StragglerRecovered { .. }
                 | EventKind::SlowLinkFound { .. }
+                | EventKind::HealthCheckPassed { .. }
+                | EventKind::HealthCheckFailed { .. }
                 | EventKind::SlowLinkRecovered { .. }
                 | EventKind::WorkerReplaced { .. }
                 | EventKind::WorkerNotReplaced { .. }
@@ -790,6 +795,7 @@ impl Cluster {
                 let sight = Box::new(sight);
                 self.core.handle_agent(self.now, to, AgentToDriver::Inspected { worker, sight });
             }
+            DriverToAgent::CheckHealth { number, .. } => self.checks.push((to.clone(), number)),
             DriverToAgent::Leave { .. } if self.hold_stops => self.leaving.push(to.clone()),
             DriverToAgent::Leave { .. } => self.leave(to),
             DriverToAgent::Refused { reason } => self.refused.push(reason),

@@ -13,6 +13,7 @@ mod forgiveness;
 mod hangs;
 mod hangs_day;
 mod held_orders;
+mod health;
 mod inactivity;
 mod invariants;
 mod last_words;

@@ -1,0 +1,154 @@
+//! Health checks: runs the operator's command, bounded in time and output. Used by `system`.
+//!
+//! The command is started on a lane of its own, since the file system with the shell or the command can hang. It leads a process group,
+//! which is killed with it, after the timeout, and by the guard where the agent dies.
+
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use elastic_protocol::ExitStatus;
+use elastic_protocol::messages::HealthFailure;
+use elastic_runtime::{BlockingLane, OffloadPort};
+use nix::unistd::Pid;
+use tokio::net::unix::pipe::Receiver;
+use tokio::task::spawn_local;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::exit_watch::ExitWatch;
+use super::starting::Starter;
+use super::system::kill_group;
+
+/// Time for the output of a command that has ended. A process that still holds the pipe has left the group.
+const DRAIN: Duration = Duration::from_millis(100);
+
+const CHUNK_BYTES: usize = 4096;
+
+/// Runs health checks, one at a time.
+#[derive(Clone)]
+pub(super) struct HealthChecker {
+    lane: OffloadPort,
+    starter: Starter,
+}
+
+/// A command that was started.
+struct StartedCheck {
+    child: Child,
+    pid: Pid,
+    output: OwnedFd,
+}
+
+impl HealthChecker {
+    pub(super) fn new(starter: Starter) -> Self {
+        Self { lane: OffloadPort::lane(BlockingLane::HEALTH_CHECKS), starter }
+    }
+
+    /// The lane that starts the command, to be watched.
+    pub(super) fn lane(&self) -> OffloadPort {
+        self.lane.clone()
+    }
+
+    /// Runs the command. Returns why the host is not well, if it is not.
+    pub(super) async fn run(self, command: String, limit: Duration) -> Option<HealthFailure> {
+        let until = Instant::now() + limit;
+        let (starter, shown) = (self.starter.clone(), limit.as_secs_f64());
+        let begin = move || start(&command, &starter);
+        let started = timeout_at(until, self.lane.run("health check", begin)).await;
+        let failed = |reason: String| Some(HealthFailure { reason, output: String::new() });
+        let started = match started {
+            Err(_elapsed) => return failed(format!("it has not been started within {shown} s")),
+            Ok(Err(error)) => return failed(format!("it cannot be started: {error}")),
+            Ok(Ok(Err(error))) => return failed(format!("it cannot be started: {error}")),
+            Ok(Ok(Ok(started))) => started,
+        };
+        let StartedCheck { child, pid, output } = started;
+        let (is_ended, last) = match Receiver::from_owned_fd(output) {
+            Ok(pipe) => watch(pid, pipe, until).await,
+            Err(error) => {
+                tracing::warn!(%error, "the output of the health check cannot be read");
+                (false, Vec::new())
+            }
+        };
+        let status = self.bury(pid, child);
+        let output = String::from_utf8_lossy(&last).trim().to_owned();
+        let reason = match (is_ended, status) {
+            (true, ExitStatus::Code(0)) => return None,
+            (true, status) => status.to_string(),
+            (false, _) => format!("it has not ended within {shown} s"),
+        };
+        Some(HealthFailure { reason, output })
+    }
+
+    /// Kills what is left of the command's group, and reaps the command.
+    fn bury(&self, pid: Pid, mut child: Child) -> ExitStatus {
+        kill_group(pid);
+        self.starter.children().forget(pid);
+        // SIGKILL was sent to one that had not ended: what the kernel still holds is reaped with the orphans.
+        let status = child.try_wait();
+        self.starter.children().pids.remove(&pid.as_raw());
+        match status {
+            Ok(Some(status)) => match (status.code(), status.signal()) {
+                (Some(code), _) => ExitStatus::Code(code),
+                (None, signal) => ExitStatus::Signal(signal.unwrap_or_default()),
+            },
+            Ok(None) | Err(_) => ExitStatus::Signal(9),
+        }
+    }
+}
+
+/// Starts the command.
+fn start(command: &str, starter: &Starter) -> std::io::Result<StartedCheck> {
+    let (output, input) = std::io::pipe()?;
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(command).stdin(Stdio::null()).process_group(0);
+    shell.stdout(input.try_clone()?).stderr(input);
+    // The agent takes no child for an orphan that is just being started.
+    starter.children().starting += 1;
+    let started = shell.spawn();
+    let mut children = starter.children();
+    children.starting -= 1;
+    let child = started?;
+    let pid = Pid::from_raw(child.id().cast_signed());
+    children.add(pid);
+    Ok(StartedCheck { child, pid, output: output.into() })
+}
+
+/// Reads the command's output until it has ended. Returns whether it has, in time, and the end of its output.
+async fn watch(pid: Pid, pipe: Receiver, until: Instant) -> (bool, Vec<u8>) {
+    let last = Rc::<RefCell<Vec<u8>>>::default();
+    let reading = spawn_local(read(pipe, Rc::clone(&last)));
+    let is_ended = match ExitWatch::new(pid) {
+        Ok(watch) => timeout_at(until, watch.ended()).await.is_ok(),
+        Err(error) => {
+            tracing::warn!(%error, "the end of the health check cannot be seen");
+            false
+        }
+    };
+    let stops = reading.abort_handle();
+    if timeout(DRAIN, reading).await.is_err() {
+        stops.abort();
+    }
+    (is_ended, last.take())
+}
+
+/// Reads what a pipe carries to its end, and keeps the end of that.
+async fn read(pipe: Receiver, last: Rc<RefCell<Vec<u8>>>) {
+    let mut chunk = [0; CHUNK_BYTES];
+    while pipe.readable().await.is_ok() {
+        match pipe.try_read(&mut chunk) {
+            Ok(0) => return,
+            Ok(bytes) => {
+                let mut last = last.borrow_mut();
+                last.extend_from_slice(&chunk[..bytes]);
+                let too_many = last.len().saturating_sub(HealthFailure::OUTPUT_BYTES_MAX);
+                last.drain(..too_many);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}

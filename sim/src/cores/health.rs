@@ -1,0 +1,111 @@
+//! Health checks: agents run them on simulated hosts, and the oracle checks what the driver makes of them. A check fails because the host
+//! is sick or its agent is away, and a slot of a host that has failed its check is not used again before it has passed one.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use elastic_agent::ProcessEvent;
+use elastic_protocol::HostName;
+use elastic_protocol::messages::HealthFailure;
+
+use super::processes::SimulatedProcess;
+use super::{Happening, MS, World};
+
+/// Longest time of a check that passes.
+const CHECK_NS: u64 = 800 * MS;
+
+/// How long ago a host may have been sick, or an agent away, whose check is said to have failed: a check, its answer, and what is on its way.
+const KNOWN_NS: u64 = 20_000 * MS;
+
+/// What the oracle knows of checks under the driver's present life.
+#[derive(Debug, Default)]
+pub(super) struct HealthWatch {
+    /// The driver's life.
+    life: u32,
+    /// Hosts that have failed their last check.
+    failed: BTreeSet<HostName>,
+}
+
+impl World {
+    pub(super) fn mend_sick(&mut self, host: u32, times: u32) {
+        let now = self.now;
+        let host = &mut self.hosts[host as usize];
+        if host.sick > 0 {
+            host.sick = host.sick.saturating_sub(times);
+            host.sick_until = now;
+        }
+    }
+
+    /// An agent begins a health check. Where the host is sick, every other one does not end in time.
+    pub(crate) fn agent_checks_health(&mut self, host: u32, timeout: Duration) {
+        let timeout_ns = timeout.as_nanos() as u64;
+        let entry = &self.hosts[host as usize];
+        let takes = match entry.sick > 0 && self.now / MS % 2 == 0 {
+            true => timeout_ns,
+            false => (self.now / 7 % CHECK_NS).min(timeout_ns / 2),
+        };
+        let life = entry.lives;
+        self.agenda.push(self.now + takes, Happening::HealthChecked { host, life });
+    }
+
+    /// A health check has ended.
+    pub(super) fn handle_health_checked(&mut self, host: u32, life: u32) {
+        let is_sick = self.hosts[host as usize].sick > 0;
+        let failure = is_sick.then(|| HealthFailure {
+            reason: "exit code 1".to_owned(),
+            output: "simulated".to_owned(),
+        });
+        let Some(agent) = self.agent_mut(host, life) else { return };
+        if agent.stopped > 0 {
+            return agent.frozen.push(Happening::HealthChecked { host, life });
+        }
+        match agent.node() {
+            Some(node) => node.process_event(ProcessEvent::HealthChecked { failure }),
+            None => self.with_agent(host, life, |core, _now| core.handle_health_checked(failure)),
+        }
+    }
+
+    fn turn_health_watch(&mut self) {
+        if self.health.life != self.driver.life {
+            self.health = HealthWatch { life: self.driver.life, ..HealthWatch::default() };
+        }
+    }
+
+    /// Checks that a host is sick, or its agent away, whose check is said to have failed.
+    pub(super) fn check_unhealthy(&mut self, name: &HostName, reason: &str) -> Result<(), String> {
+        self.turn_health_watch();
+        self.health.failed.insert(name.clone());
+        let Some(host) = self.hosts.iter().find(|host| host.name == *name) else {
+            return Err(format!(
+                "health: the check of {name} has failed, and there is no such host"
+            ));
+        };
+        let was_sick = host.sick > 0 || host.sick_until + KNOWN_NS > self.now;
+        let was_away = reason != "exit code 1" && self.calm_for(0) < KNOWN_NS;
+        match was_sick || was_away {
+            true => Ok(()),
+            false => Err(format!(
+                "health: the check of {name} is said to have failed ({reason}), and it is well"
+            )),
+        }
+    }
+
+    pub(super) fn note_healthy(&mut self, name: &HostName) {
+        self.turn_health_watch();
+        self.health.failed.remove(name);
+    }
+
+    /// Checks that a slot whose rest is over is none of a host that has failed its check, unless it was in use all the time.
+    pub(super) fn check_rested(&mut self, name: &HostName, slot: u32) -> Result<(), String> {
+        self.turn_health_watch();
+        let is_here =
+            |process: &SimulatedProcess| process.id.host == *name && process.id.slot == slot;
+        let is_used = self.processes.iter().any(|process| process.is_alive && is_here(process));
+        match self.health.failed.contains(name) && !is_used {
+            true => Err(format!(
+                "health: {name}[{slot}] is used again, and the check of its host has failed"
+            )),
+            false => Ok(()),
+        }
+    }
+}
