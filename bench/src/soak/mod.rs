@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
+use elastic_collectives::DEFAULT_STREAMS;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -68,6 +69,14 @@ pub(crate) struct SoakOptions {
     /// Only the result, as one line of JSON.
     #[arg(long)]
     json: bool,
+}
+
+impl SoakOptions {
+    /// Most connections of a worker to members on other hosts.
+    fn connections_max(&self) -> u64 {
+        let members = u64::from(self.hosts - 1) * u64::from(self.slots);
+        members * u64::from(DEFAULT_STREAMS)
+    }
 }
 
 /// The result.
@@ -201,7 +210,7 @@ impl<'a> Soak<'a> {
         let all: usize = self.counts.values().sum();
         let lived_on = self.watch.growth();
         for growth in &lived_on {
-            growth.check()?;
+            growth.check(self.options.connections_max())?;
         }
         Ok(SoakReport {
             minutes: self.options.minutes,
