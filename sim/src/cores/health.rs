@@ -40,7 +40,7 @@ impl World {
     pub(crate) fn agent_checks_health(&mut self, host: u32, timeout: Duration) {
         let timeout_ns = timeout.as_nanos() as u64;
         let entry = &self.hosts[host as usize];
-        let takes = match entry.sick > 0 && self.now / MS % 2 == 0 {
+        let takes = match entry.sick > 0 && (self.now / MS).is_multiple_of(2) {
             true => timeout_ns,
             false => (self.now / 7 % CHECK_NS).min(timeout_ns / 2),
         };
