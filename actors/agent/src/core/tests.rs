@@ -614,7 +614,7 @@ fn one_health_check_runs_at_a_time_and_its_result_answers_the_newest_question() 
         AgentOutput::CheckHealth { command: "check".to_owned(), timeout: Duration::from_secs(5) };
     core.handle_driver(T0, ask(1));
     core.handle_driver(T0, ask(2));
-    assert_eq!(drain(&mut core), [run.clone()]);
+    assert_eq!(drain(&mut core), std::slice::from_ref(&run));
     let failure =
         Some(HealthFailure { reason: "exit code 1".to_owned(), output: "ill".to_owned() });
     core.handle_health_checked(failure.clone());
