@@ -27,7 +27,7 @@ impl Greeting {
         codec::encode(self)
     }
 
-    /// Decodes a greeting of at most [`GREETING_BYTES_MAX`] bytes; any input is safe.
+    /// Decodes a greeting; any input is safe. The listener reads no more bytes than the longest has.
     ///
     /// # Errors
     /// [`CodecError`]: these bytes are none.
