@@ -239,6 +239,11 @@ impl World {
     pub(super) fn elastic_counts_for_ms(&self) -> Option<u64> {
         let elastic = self.scenario.driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
         let refused_at = self.driver.refused_batch_at?;
+        // A decision that was due when the disk began to refuse is in the batch that it refused.
+        let was_due = |since: u64| self.driver.phase_since + elastic <= since;
+        if self.driver.refused_since.is_some_and(was_due) {
+            return None;
+        }
         let counts_for = self.now - refused_at;
         (counts_for < elastic).then_some(counts_for / MS)
     }

@@ -175,7 +175,11 @@ impl World {
         cores.driver.handle(now, input);
         if is_refused {
             self.driver.refused_batch_at = Some(self.now);
+            self.driver.refused_since.get_or_insert(self.now);
         }
         self.drain_driver();
+        if !is_refused {
+            self.driver.refused_since = None;
+        }
     }
 }

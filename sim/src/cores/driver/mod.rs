@@ -172,6 +172,8 @@ pub(super) struct DriverLife {
     pub(super) peers_armed: u64,
     /// World time at which the disk last refused a batch of records.
     pub(super) refused_batch_at: Option<u64>,
+    /// World time since which it has refused each; none once it has stored one, and what waited for that is told.
+    pub(super) refused_since: Option<u64>,
     polls: u64,
     /// World time at which the list of hosts last changed.
     pub(super) hosts_since: u64,
@@ -292,6 +294,7 @@ impl DriverLife {
             carriers: BTreeMap::new(),
             peers_armed: u64::MAX,
             refused_batch_at: None,
+            refused_since: None,
             polls: 0,
             hosts_since: at,
             cooldowns: Cooldowns::default(),
