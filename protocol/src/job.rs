@@ -1,6 +1,7 @@
 //! The job's program, exit statuses, reset causes and result: used in messages by drivers, agents and workers.
 
 use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
 
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,15 @@ impl ExitStatus {
         match self {
             Self::Code(code) => code,
             Self::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+impl From<std::process::ExitStatus> for ExitStatus {
+    fn from(status: std::process::ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, signal) => Self::Signal(signal.unwrap_or_default()),
         }
     }
 }

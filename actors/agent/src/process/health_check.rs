@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
@@ -91,10 +91,7 @@ impl HealthChecker {
         let status = child.try_wait();
         self.starter.children().pids.remove(&pid.as_raw());
         match status {
-            Ok(Some(status)) => match (status.code(), status.signal()) {
-                (Some(code), _) => ExitStatus::Code(code),
-                (None, signal) => ExitStatus::Signal(signal.unwrap_or_default()),
-            },
+            Ok(Some(status)) => status.into(),
             Ok(None) | Err(_) => ExitStatus::Signal(9),
         }
     }

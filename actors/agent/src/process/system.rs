@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -302,10 +301,7 @@ impl Live {
         let reaped = child.wait();
         starter.children().pids.remove(&pid.as_raw());
         match reaped {
-            Ok(status) => match (status.code(), status.signal()) {
-                (Some(code), _) => ExitStatus::Code(code),
-                (None, signal) => ExitStatus::Signal(signal.unwrap_or_default()),
-            },
+            Ok(status) => status.into(),
             Err(error) => {
                 // Other code in this process waits for any child, so the exit status is unknown.
                 tracing::error!(%worker, %pid, %error, "it was reaped by somebody else");

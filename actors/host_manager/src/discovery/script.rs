@@ -2,7 +2,6 @@
 //! child, without a shell or a helper process in between.
 
 use std::io;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::Stdio;
@@ -156,10 +155,7 @@ async fn wait(
             status?
         }
     };
-    Ok(match (status.code(), status.signal()) {
-        (Some(code), _) => ExitStatus::Code(code),
-        (None, signal) => ExitStatus::Signal(signal.unwrap_or_default()),
-    })
+    Ok(status.into())
 }
 
 impl Discovery for ScriptDiscovery {
