@@ -17,7 +17,7 @@ pub const RESUME_WITHIN: Duration = Duration::from_secs(120);
 
 /// Silence up to which a peer on this machine is waited for while its process is starved. One that computes for ever is no better
 /// than one that is gone.
-pub(crate) const STARVED_MAX: Duration = Duration::from_secs(30);
+pub const STARVED_MAX: Duration = Duration::from_secs(30);
 
 /// Time after a node's own pause in which it judges no silence: its peers have to notice that the connection is
 /// gone, and make another. As long as the time that a new driver gives to the nodes of its predecessor.

@@ -14,5 +14,5 @@ pub(crate) mod search;
 mod tests;
 
 pub use self::core::{LinkOutput, PeersCore, TransportStage};
-pub use self::limits::{CLOSE_GRACE, PEERS_MAX, RESUME_WITHIN};
+pub use self::limits::{CLOSE_GRACE, PEERS_MAX, RESUME_WITHIN, STARVED_MAX};
 pub use self::link::{CloseCode, Detached, HelloRefusal, LinkEnd, LinkId};

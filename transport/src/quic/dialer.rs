@@ -30,7 +30,6 @@ use crate::quic::connect_error::{AttemptFailure, ConnectError};
 use crate::quic::greeting::Greeting;
 use crate::quic::links::QuicLinks;
 use crate::quic::log_limit::LogLimit;
-use crate::quic::process_identity::ProcessIdentity;
 use crate::quic::settings::{self, HANDSHAKE_DEADLINE};
 use crate::quic::sockets::{SocketError, Sockets};
 use crate::quic::tls::{self, CertificateFinding};
@@ -211,7 +210,7 @@ impl Dialer {
         let fresh = SessionId(u64::from_le_bytes(random_bytes()?));
         let session = links.hello(peer, fresh).ok_or_else(given_up)?;
         settings::welcome(&connection);
-        let greeting = Greeting { session, process: ProcessIdentity::own() };
+        let greeting = Greeting { session, process: links.own_process() };
         let bytes =
             greeting.encode().map_err(|error| AttemptFailure::Passing(error.to_string()))?;
         let answer = self.ask(&connection, &bytes, HELLO_BYTES_MAX).await?;

@@ -33,7 +33,7 @@ pub(crate) struct QuicLinks {
     core: RefCell<PeersCore>,
     /// The connection of each link that the core has attached.
     open: RefCell<BTreeMap<LinkId, QuicLink>>,
-    /// This process.
+    /// This process, where the kernel tells.
     own_process: Option<ProcessIdentity>,
     /// The processes of the agents that are beside this one: the kernel tells whether they are starved.
     beside: RefCell<BTreeMap<NodeId, ProcessBeside>>,
@@ -68,6 +68,11 @@ impl QuicLinks {
 
     pub(crate) fn local(&self) -> &NodeId {
         &self.local
+    }
+
+    /// This process, where the kernel tells.
+    pub(crate) fn own_process(&self) -> Option<ProcessIdentity> {
+        self.own_process
     }
 
     pub(crate) fn now(&self) -> Time {

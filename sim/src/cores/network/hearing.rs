@@ -4,15 +4,12 @@
 
 use elastic_protocol::Time;
 use elastic_runtime::transport::{LinkEvent, LossReason};
-use elastic_transport::peers::LinkEnd;
+use elastic_transport::peers::{LinkEnd, STARVED_MAX};
 use rand::Rng;
 
 use super::super::agents::AgentLife;
 use super::super::{Happening, World};
 use super::{LinkOwner, LinkSide};
-
-/// Silence up to which a starved agent is kept, as the transport has it.
-const STARVED_MAX_MS: u64 = 30_000;
 
 impl World {
     /// Whether there was a time, within the last `within` nanoseconds, when the driver did not hear a peer. A peer that
@@ -221,7 +218,9 @@ impl World {
         let link = &self.links[index as usize];
         let LinkOwner::Agent { host, life } = link.owner else { return };
         let agent = self.hosts[host as usize].agent.as_ref().filter(|agent| agent.life == life);
-        if *silent_ms < STARVED_MAX_MS && agent.is_some_and(AgentLife::waits_for_its_machine) {
+        if u128::from(*silent_ms) < STARVED_MAX.as_millis()
+            && agent.is_some_and(AgentLife::waits_for_its_machine)
+        {
             let who = link.place.label();
             self.fail_safety(format!(
                 "TR-5: {who} is lost after {silent_ms} ms, while its process waits for the driver's machine"
