@@ -134,6 +134,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tests::commit;
     use crate::*;
 
     const WRITERS: u32 = 3;
@@ -141,18 +142,6 @@ mod tests {
 
     fn root() -> &'static Path {
         Path::new("bucket/run-7")
-    }
-
-    /// A commit of this step: 5 bytes, two arrays with a byte between them, 2 bytes.
-    fn commit(step: u64) -> (Vec<u8>, Vec<CheckpointTensor>) {
-        let bytes: Vec<u8> = (0..40_u64).map(|n| (n * 7 + step) as u8).collect();
-        let tensor = |name: &str, offset, elements| CheckpointTensor {
-            name: name.to_owned(),
-            dtype: Dtype::F32,
-            shape: vec![elements],
-            offset,
-        };
-        (bytes, vec![tensor("model.weight", 5, 5), tensor("model.bias", 26, 3)])
     }
 
     fn save(store: &Objects, step: u64) -> Result<(), SaveError> {

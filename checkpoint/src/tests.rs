@@ -26,7 +26,7 @@ fn attempt(step: u64) -> SaveAttempt {
 }
 
 /// A commit of this step: 5 bytes, two arrays with a byte between them, 2 bytes.
-fn commit(step: u64) -> (Vec<u8>, Vec<CheckpointTensor>) {
+pub(crate) fn commit(step: u64) -> (Vec<u8>, Vec<CheckpointTensor>) {
     let bytes: Vec<u8> = (0..40_u64).map(|n| (n * 7 + step) as u8).collect();
     let tensor = |name: &str, offset, elements| CheckpointTensor {
         name: name.to_owned(),

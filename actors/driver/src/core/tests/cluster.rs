@@ -469,20 +469,7 @@ impl Cluster {
 
     /// A worker says that it has committed this step.
     pub(super) fn say_step(&mut self, worker: &WorkerId, step: u64) {
-        let (stamp, step, note) = (self.stamp(), Step(step), String::new());
-        let reported = ReportedValues::default();
-        self.say(
-            worker,
-            WorkerToDriver::Progress {
-                stamp,
-                step,
-                note,
-                reported,
-                steps: None,
-                links: Vec::new(),
-                digests: None,
-            },
-        );
+        self.say(worker, progress(self.stamp(), step, String::new(), ReportedValues::default()));
     }
 
     pub(super) fn vote(&mut self, worker: &WorkerId, ballot: Ballot) {
@@ -810,4 +797,15 @@ pub(super) fn lost() -> LinkEvent {
 
 pub(super) fn silence(silent_ms: u64) -> LinkEvent {
     LinkEvent::Lost { reason: LossReason::Silence { silent_ms }, silent_ms }
+}
+
+/// A worker's word of progress that says no more than this.
+pub(super) fn progress(
+    stamp: Stamp,
+    step: u64,
+    note: String,
+    reported: ReportedValues,
+) -> WorkerToDriver {
+    let (steps, links, digests) = (None, Vec::new(), None);
+    WorkerToDriver::Progress { stamp, step: Step(step), note, reported, steps, links, digests }
 }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use elastic_protocol::messages::{HostCondition, ReportedValues, StatusReport, WorkerToDriver};
-use elastic_protocol::{GenerationId, Stamp, Step, WorkerId};
+use elastic_protocol::messages::{HostCondition, ReportedValues, StatusReport};
+use elastic_protocol::{GenerationId, Stamp, WorkerId};
 
 use super::Cluster;
+use super::cluster::progress;
 
 /// Two workers, each alone on its host.
 fn two() -> Cluster {
@@ -23,19 +24,7 @@ fn two() -> Cluster {
 fn reports(cluster: &mut Cluster, worker: &WorkerId, stamp: Stamp, loss: f64) {
     let mut reported = ReportedValues::default();
     reported.set("loss", loss).expect("allowed");
-    let (step, note) = (Step(1), String::new());
-    cluster.say(
-        worker,
-        WorkerToDriver::Progress {
-            stamp,
-            step,
-            note,
-            reported,
-            steps: None,
-            links: Vec::new(),
-            digests: None,
-        },
-    );
+    cluster.say(worker, progress(stamp, 1, String::new(), reported));
     cluster.settle();
 }
 
@@ -67,19 +56,7 @@ fn the_last_values_of_each_worker_are_shown_until_its_process_is_gone() {
 fn a_note_that_is_longer_than_a_worker_sends_it_is_cut() {
     let mut cluster = two();
     let (a, stamp) = (cluster.worker("a", 0), cluster.stamp());
-    let (step, note, reported) = (Step(1), "€".repeat(1_000_000), ReportedValues::default());
-    cluster.say(
-        &a,
-        WorkerToDriver::Progress {
-            stamp,
-            step,
-            note,
-            reported,
-            steps: None,
-            links: Vec::new(),
-            digests: None,
-        },
-    );
+    cluster.say(&a, progress(stamp, 1, "€".repeat(1_000_000), ReportedValues::default()));
     let status = cluster.core.status(cluster.now, &|_| String::new());
     assert_eq!(status.workers.iter().map(|worker| worker.note.len()).max(), Some(255));
 }

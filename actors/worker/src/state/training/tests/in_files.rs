@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use elastic_checkpoint::{FileSystem, LocalFiles, Manifest, step_directory};
+use elastic_checkpoint::{FileSystem, Manifest, step_directory};
 use elastic_collectives::{AbortHandle, Communicator as _, TcpFabric};
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes, SyncPlan};
 use elastic_protocol::{GenerationId, Step};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::super::checkpoint::ResumePorts;
 use super::super::sync::sync;
 use super::super::{RestoredBlock, State};
-use super::resuming::{ElsewhereMounted, RANKS, checkpoints, files_of, save};
+use super::resuming::{RANKS, checkpoints, files_of, on_ranks, save};
 use super::syncing::{group_spec, weights};
 
 /// As a binding has the state of the checkpoints: it copies the block when it has memory for it.
@@ -59,27 +59,9 @@ fn resume_in_world(
     lack: &[u32],
     look: impl Fn(u32, Resumed) + Clone + Send + 'static,
 ) {
-    let bind = |_| TcpFabric::bind(([127, 0, 0, 1], 0).into()).expect("a port is free");
-    let fabrics: Vec<TcpFabric> = (0..world).map(bind).collect();
-    let peers: Vec<SocketAddr> = fabrics.iter().map(TcpFabric::local_address).collect();
-    let threads: Vec<_> = (0..world)
-        .zip(fabrics)
-        .map(|(rank, fabric)| {
-            let (peers, lacks, look) = (peers.clone(), lack.contains(&rank), look.clone());
-            let source = CheckpointSource {
-                directory: directory.display().to_string(),
-                exactly: None,
-                begins_anew: false,
-                name: None,
-            };
-            let body = move || {
-                let files: &dyn FileSystem = if lacks { &ElsewhereMounted } else { &LocalFiles };
-                look(rank, resume_rank(rank, fabric, peers, &source, files));
-            };
-            std::thread::Builder::new().spawn(body).expect("a thread")
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    on_ranks(world, directory, lack, move |rank, fabric, peers, source, files| {
+        look(rank, resume_rank(rank, fabric, peers, source, files));
+    });
 }
 
 fn resume_rank(

@@ -113,13 +113,29 @@ fn resume(directory: &Path, lack: &[u32]) -> Vec<Resumption> {
 
 /// As [`resume`]; whether on one host is said.
 fn resume_on(directory: &Path, lack: &[u32], is_one_host: bool) -> Vec<Resumption> {
+    on_ranks(RANKS, directory, lack, move |rank, fabric, peers, source, files| {
+        resume_rank(rank, fabric, peers, source, (files, is_one_host))
+    })
+}
+
+/// Runs `rank` for each rank on a thread of its own, with its number, its fabric, all addresses, the checkpoints and their file system.
+/// Those ranks that `lack` names have another file system.
+pub(super) fn on_ranks<R: Send + 'static>(
+    world: u32,
+    directory: &Path,
+    lack: &[u32],
+    rank: impl Fn(u32, TcpFabric, Vec<SocketAddr>, &CheckpointSource, &dyn FileSystem) -> R
+    + Clone
+    + Send
+    + 'static,
+) -> Vec<R> {
     let bind = |_| TcpFabric::bind(([127, 0, 0, 1], 0).into()).expect("a port is free");
-    let fabrics: Vec<TcpFabric> = (0..RANKS).map(bind).collect();
+    let fabrics: Vec<TcpFabric> = (0..world).map(bind).collect();
     let peers: Vec<SocketAddr> = fabrics.iter().map(TcpFabric::local_address).collect();
-    let threads: Vec<_> = (0..RANKS)
+    let threads: Vec<_> = (0..world)
         .zip(fabrics)
-        .map(|(rank, fabric)| {
-            let (peers, lacks) = (peers.clone(), lack.contains(&rank));
+        .map(|(number, fabric)| {
+            let (peers, lacks, rank) = (peers.clone(), lack.contains(&number), rank.clone());
             let source = CheckpointSource {
                 directory: directory.display().to_string(),
                 exactly: None,
@@ -128,7 +144,7 @@ fn resume_on(directory: &Path, lack: &[u32], is_one_host: bool) -> Vec<Resumptio
             };
             let body = move || {
                 let files: &dyn FileSystem = if lacks { &ElsewhereMounted } else { &LocalFiles };
-                resume_rank(rank, fabric, peers, &source, (files, is_one_host))
+                rank(number, fabric, peers, &source, files)
             };
             std::thread::Builder::new().spawn(body).expect("a thread")
         })
