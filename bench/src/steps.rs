@@ -1,7 +1,7 @@
 //! `bench steps`: what the training thread pays in each step for being known: where it stands among its collectives (hangs are
 //! named by that), and how long its steps take, with their parts (stragglers are). A world of one makes the calls of a step with both and
 //! without, in turns, so that nothing else is measured. The readings of the clock for each large message of another host (slow links are named by
-//! those) are not among them: they are a millionth of what the message takes.
+//! those) are not among them, and not measured.
 
 use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};

@@ -160,7 +160,7 @@ fn absolute(mpirun: &Path) -> anyhow::Result<PathBuf> {
     Ok(found)
 }
 
-/// What an MPI outside of the system's folders needs, as Intel's from PyPI: its own folder first, and where its libraries are.
+/// The environment of an MPI outside of the system's folders, as Intel's from PyPI: its own folder first, and where its libraries are.
 fn environment_of(launcher: &Path) -> anyhow::Result<Vec<(&'static str, OsString)>> {
     let bin = launcher.parent().context("a launcher lies in a folder")?;
     let root = bin.parent().context("a launcher's folder has a parent")?;

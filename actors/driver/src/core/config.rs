@@ -160,7 +160,7 @@ pub struct DriverConfig {
     /// Most replacements within an hour; the members of one host that are replaced together count as one. Default 4.
     #[serde(default = "default_replacements_max")]
     pub replacements_max: u32,
-    /// What says whether a host is well whose worker was replaced; none: nobody asks.
+    /// The check of a host whose worker was replaced; none: hosts are not checked.
     #[serde(default)]
     pub health_check: Option<HealthCheck>,
     /// How long shards are not dealt anew after they were (`OnStraggler::Rebalance`): so long at first, and twice as long after

@@ -19,7 +19,7 @@ impl DriverCore {
         (Some(condition), check.failure.as_ref().map(ToString::to_string))
     }
 
-    /// What keeps the slots of a host at rest beside its cool-down, in words.
+    /// The reason, in words, for which the slots of a host stay at rest beside its cool-down.
     pub(crate) fn health_in_words(&self, host: &HostName) -> Option<String> {
         match self.health_of(host) {
             (Some(HealthCondition::Failed), Some(failure)) => {

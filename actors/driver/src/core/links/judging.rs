@@ -1,4 +1,4 @@
-//! What counts as a slow link: its rate against the median of the other links', and what its receiver loses by it. Used by `links`.
+//! A slow link is one whose rate is far below the median of the other links', and whose receiver loses time by it. Used by `links`.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(super) struct LinkScore {
     /// Its rate, and the median of the others', in bytes a second.
     pub(super) rate: u64,
     pub(super) others: u64,
-    /// What its receiver loses in a step, in microseconds.
+    /// Time that its receiver loses in a step, in microseconds.
     pub(super) loss_us: f64,
     is_costly: bool,
 }

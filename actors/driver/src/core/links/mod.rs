@@ -31,7 +31,7 @@ pub(super) struct HostLink {
 pub(crate) struct Links {
     /// The generation that all of this is about, but for `named`.
     stamp: Option<Stamp>,
-    /// What each member has told last; at most [`LinkPace::LINKS_MAX`] of each.
+    /// The last word of each member; at most [`LinkPace::LINKS_MAX`] links of each.
     #[serde(with = "crate::recording::readable::pairs")]
     told: BTreeMap<WorkerId, ToldLinks>,
     #[serde(with = "crate::recording::readable::pairs")]
@@ -42,7 +42,7 @@ pub(crate) struct Links {
     named: BTreeMap<HostLink, NamedLink>,
 }
 
-/// What a member has told of the links to its host.
+/// A member's word of the links to its host.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct ToldLinks {
     links: Vec<LinkPace>,
