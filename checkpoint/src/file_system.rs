@@ -68,6 +68,12 @@ pub trait FileSystem {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }
 
+/// The store that a directory of checkpoints stands in, for whoever saves, resumes or looks at them: the one place that names a store.
+/// Today it is the system's files for every directory.
+pub fn store_of(_directory: &Path) -> &'static dyn FileSystem {
+    &LocalFiles
+}
+
 /// The system's file system: local, NFS, or another that is mounted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalFiles;

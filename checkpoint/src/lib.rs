@@ -29,7 +29,7 @@ mod tests;
 
 pub use self::error::{CheckpointLoadError, Damage, SaveError};
 pub use self::export::export;
-pub use self::file_system::{FileSystem, LocalFiles, SeekableRead, SyncedWrite};
+pub use self::file_system::{FileSystem, LocalFiles, SeekableRead, SyncedWrite, store_of};
 pub use self::layout::CommitLayout;
 pub use self::manifest::{FileRecord, Manifest, TensorRecord};
 pub use self::memory_files::MemoryFiles;

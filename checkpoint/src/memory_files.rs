@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -69,6 +70,16 @@ impl MemoryTree {
     }
 }
 
+/// A path, and all those below it: they follow each other in the order of paths.
+fn within<'names>(
+    names: &'names BTreeMap<PathBuf, MemoryEntry>,
+    path: &Path,
+) -> impl Iterator<Item = &'names PathBuf> {
+    let path = path.to_owned();
+    let from = names.range::<Path, _>((Bound::Included(&*path), Bound::Unbounded));
+    from.map(|(name, _)| name).take_while(move |name| name.starts_with(&path))
+}
+
 fn apply(names: &mut BTreeMap<PathBuf, MemoryEntry>, change: &NameChange) {
     match change {
         NameChange::Made(path, node) => {
@@ -78,8 +89,7 @@ fn apply(names: &mut BTreeMap<PathBuf, MemoryEntry>, change: &NameChange) {
             names.remove(path);
         }
         NameChange::Renamed(from, to) => {
-            let moved: Vec<PathBuf> =
-                names.keys().filter(|path| path.starts_with(from)).cloned().collect();
+            let moved: Vec<PathBuf> = within(names, from).cloned().collect();
             for path in moved {
                 if let (Some(node), Ok(rest)) = (names.remove(&path), path.strip_prefix(from)) {
                     let new = if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) };
@@ -246,7 +256,8 @@ impl FileSystem for MemoryFiles {
         if !directory.as_os_str().is_empty() && !disk.seen.contains_key(directory) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let inside = disk.seen.keys().filter(|path| path.parent() == Some(directory));
+        let inside =
+            within(&disk.seen, directory).filter(|path| path.parent() == Some(directory));
         Ok(inside.map(|path| path.file_name().unwrap_or_default().display().to_string()).collect())
     }
 

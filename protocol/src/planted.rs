@@ -271,6 +271,8 @@ bugs! {
     LedgerOfAnotherStep = "a checkpoint has the ledger of another step", "program";
     /// A generation saves one checkpoint, and the next one waits for the generation after (C-1).
     OneSaveAGeneration = "a generation saves one checkpoint and no more", "driver";
+    /// A job ends without a save of the commit with which training has ended (C-1).
+    EndNotSaved = "the commit with which training ends is not saved", "driver";
     /// A checkpoint's manifest gets its name before the data that it names is safe (C-1).
     ManifestBeforeData = "a manifest gets its name before its data is safe", "checkpoint";
     /// The directories of checkpoints are not synced (C-1).

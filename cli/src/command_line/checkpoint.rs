@@ -6,8 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use elastic_checkpoint::{
-    CheckpointCandidate, Damage, LoadedCheckpoint, LocalFiles, Manifest, export, list, load,
-    newest, verify,
+    CheckpointCandidate, Damage, LoadedCheckpoint, Manifest, export, list, load,
+    newest, store_of, verify,
 };
 use serde_json::{Value, json};
 
@@ -174,8 +174,9 @@ fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
 
 fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
     let loaded = one(&flags.from.folder)?;
+    let files = store_of(&flags.from.folder);
     let count =
-        export(&LocalFiles, &loaded, &flags.into).failed("the arrays cannot be exported")?;
+        export(files, &loaded, &flags.into).failed("the arrays cannot be exported")?;
     let (step, into) = (loaded.manifest.step, flags.into.display().to_string());
     if flags.from.json {
         return print(&format!("{}\n", json!({ "step": step, "arrays": count, "file": into })));
@@ -186,9 +187,9 @@ fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
 /// The checkpoint that a folder names: that of its step, or the newest whole one in it.
 fn one(folder: &Path) -> Result<LoadedCheckpoint, CommandFailure> {
     if step_folder(folder).is_some() {
-        return load(&LocalFiles, folder).failed("the checkpoint cannot be read");
+        return load(store_of(folder), folder).failed("the checkpoint cannot be read");
     }
-    let (found, _) = newest(&LocalFiles, folder, None).failed("the checkpoints cannot be read")?;
+    let (found, _) = newest(store_of(folder), folder, None).failed("the checkpoints cannot be read")?;
     found.ok_or_else(|| no_checkpoint(folder))
 }
 
@@ -204,7 +205,7 @@ fn candidates(folder: &Path) -> Result<Vec<CheckpointCandidate>, CommandFailure>
         let message = format!("there is no folder {}", folder.display());
         return Err(CommandFailure::usage(message).hint("give the folder that --checkpoint names"));
     }
-    list(&LocalFiles, folder).failed("the checkpoints cannot be listed")
+    list(store_of(folder), folder).failed("the checkpoints cannot be listed")
 }
 
 fn no_checkpoint(folder: &Path) -> CommandFailure {
@@ -214,7 +215,7 @@ fn no_checkpoint(folder: &Path) -> CommandFailure {
 
 fn damage_of(candidate: &CheckpointCandidate) -> Option<Damage> {
     match &candidate.manifest {
-        Ok(manifest) => verify(&LocalFiles, &candidate.path, manifest).err(),
+        Ok(manifest) => verify(store_of(&candidate.path), &candidate.path, manifest).err(),
         Err(damage) => Some(damage.clone()),
     }
 }

@@ -99,7 +99,10 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::LostHostNotTold
         | Bug::ProcessNotNamed => 1,
         Bug::TotalLossTolerated => 2,
-        Bug::SealedTooEarly | Bug::LedgerOfAnotherStep | Bug::OneSaveAGeneration => 4,
+        Bug::SealedTooEarly
+        | Bug::LedgerOfAnotherStep
+        | Bug::OneSaveAGeneration
+        | Bug::EndNotSaved => 4,
         Bug::RefusalBelieved => 3,
         Bug::DeathCountsTwice
         | Bug::DeathStaysUnexplained

@@ -270,6 +270,9 @@ pub(crate) fn training(command: &TrainingCommand) -> String {
         TrainingCommand::Pass => "pass the boundary".to_owned(),
         TrainingCommand::Stop => "stop at the boundary".to_owned(),
         TrainingCommand::End => "end the generation".to_owned(),
+        TrainingCommand::SaveLast(part) => {
+            format!("save the last commit, of step {}", part.order.step)
+        }
         TrainingCommand::Exit(exit) => match exit {
             RunExit::Left { reason } => format!("exit: {reason}"),
             RunExit::Finished { result: of } => format!("exit: {}", result(of)),

@@ -61,6 +61,9 @@ pub(crate) struct Checkpoints {
     /// save has ended.
     #[serde(default)]
     failed: Option<Step>,
+    /// The commit with which training has ended, while the job's end waits for its save.
+    #[serde(default)]
+    ends_with: Option<Step>,
 }
 
 impl Checkpoints {
@@ -75,6 +78,7 @@ impl Checkpoints {
             due_at: None,
             reached: Step::default(),
             failed: None,
+            ends_with: None,
         }
     }
 
@@ -86,6 +90,33 @@ impl Checkpoints {
     /// Whether a step is being saved.
     pub(crate) const fn is_saving(&self) -> bool {
         self.save.is_some()
+    }
+
+    /// The commit with which training has ended, while the job's end waits for its save.
+    pub(crate) const fn ends_with(&self) -> Option<Step> {
+        self.ends_with
+    }
+
+    /// Training has ended with this commit, and the job's end waits for its save.
+    pub(crate) const fn end_with(&mut self, step: Step) {
+        self.ends_with = Some(step);
+    }
+
+    /// The job's end does not wait for a save any more.
+    pub(crate) fn no_longer_ends(&mut self) {
+        (self.ends_with, self.save) = (None, None);
+    }
+
+    /// Whether a step before this one is being saved.
+    pub(crate) fn saves_before(&self, step: Step) -> bool {
+        self.save.as_ref().is_some_and(|save| save.step < step)
+    }
+
+    /// Workers that the save under way waits for.
+    pub(crate) fn awaited(&self) -> Vec<WorkerId> {
+        let Some(save) = &self.save else { return Vec::new() };
+        let sealer = save.waiting_for.is_empty().then_some(&save.sealer);
+        save.waiting_for.iter().chain(sealer).cloned().collect()
     }
 
     /// The trouble with saves, in words.
@@ -143,7 +174,6 @@ impl DriverCore {
         }
         let Some(current) = self.round.current() else { return };
         let is_whole = current.alive.len() == current.assignment.world_size() as usize;
-        let Some(sealer) = current.assignment.member(0).map(|member| member.worker) else { return };
         if !is_whole {
             return;
         }
@@ -162,7 +192,17 @@ impl DriverCore {
             CheckpointEvery::Period(_) => reached + lead,
             CheckpointEvery::Steps(every) => (reached + lead).next_multiple_of(every.max(1)),
         };
-        let (stamp, step) = (current.stamp, Step(step));
+        self.order_save(now, Step(step));
+    }
+
+    /// Orders a step to be saved by all members.
+    pub(crate) fn order_save(&mut self, now: Time, step: Step) {
+        let Some(settings) = &self.config.checkpoint else { return };
+        let Some(current) = self.round.current() else { return };
+        let Some(sealer) = current.assignment.member(0).map(|member| member.worker) else {
+            return;
+        };
+        let stamp = current.stamp;
         let order = CheckpointOrder {
             stamp,
             step,
@@ -238,6 +278,7 @@ impl DriverCore {
                 self.checkpoints.reached = self.checkpoints.reached.max(reached);
                 self.checkpoints.lead = (self.checkpoints.lead * 2).min(LEAD_STEPS_MAX);
                 self.consider_checkpoint(now);
+                self.last_save_missed(now, step, reached);
             }
             CheckpointReport::Sealed { bytes, troubles } => {
                 let ms = now.ms_since(save.began);
@@ -256,14 +297,18 @@ impl DriverCore {
             }
             CheckpointReport::Failed { reason } => {
                 self.checkpoints.save = None;
-                let reason = format!("{worker}: {reason}");
-                self.checkpoints.trouble =
-                    Some(format!("the checkpoint of step {step} was not saved: {reason}"));
-                self.event(EventKind::CheckpointFailed { step: step.0, reason });
+                self.tell_of_failed_save(step, format!("{worker}: {reason}"));
                 self.checkpoints.failed = self.saves_by_steps().then_some(step);
                 self.await_next_save(now, step);
             }
         }
+    }
+
+    /// Says why a step was not saved.
+    pub(crate) fn tell_of_failed_save(&mut self, step: Step, reason: String) {
+        self.checkpoints.trouble =
+            Some(format!("the checkpoint of step {step} was not saved: {reason}"));
+        self.event(EventKind::CheckpointFailed { step: step.0, reason });
     }
 
     fn saves_by_steps(&self) -> bool {
@@ -291,6 +336,7 @@ impl DriverCore {
             self.agenda.set(due_at, Timer::Checkpoint);
         }
         self.consider_checkpoint(now);
+        self.last_save_ended(now, step);
     }
 
     /// Repeats the orders of the save that is under way to a member that is back: they may not have reached it.

@@ -189,9 +189,18 @@ impl DriverCore {
         self.event(EventKind::JobEnded { result: result.clone() });
         let deadline = now + self.ending_time(&result, false);
         let succeeded = result.outcome == JobOutcome::Succeeded;
-        let phase = RoundPhase::Ending { result: result.clone(), deadline, agents_told: false };
-        self.enter_phase(now, phase);
+        self.enter_phase(now, RoundPhase::Ending { result, deadline, agents_told: false });
         self.forget_the_done();
+        if !succeeded || !self.begin_last_save(now) {
+            self.dismiss_workers(now);
+        }
+    }
+
+    /// The job has ended: tells the workers, which end by themselves then.
+    pub(crate) fn dismiss_workers(&mut self, now: Time) {
+        let RoundPhase::Ending { result, .. } = self.round.phase() else { return };
+        let result = result.clone();
+        let succeeded = result.outcome == JobOutcome::Succeeded;
         let workers: Vec<(WorkerId, Stance, PeerLink)> = self
             .roster
             .workers()
@@ -210,6 +219,8 @@ impl DriverCore {
             self.output(DriverOutput::ToAgent { to: host.node, message });
         }
         if succeeded {
+            let deadline = now + self.config.deadlines.elastic;
+            self.round.restart_deadline(deadline, &mut self.agenda);
             self.agenda.set(now + SLOW_END_AFTER, Timer::SlowEnd);
         } else {
             self.tell_agents(now);
@@ -237,6 +248,9 @@ impl DriverCore {
             .collect();
         if result.outcome != JobOutcome::Succeeded || awaited.is_empty() {
             return None;
+        }
+        if let Some(save) = self.awaited_last_save() {
+            return Some(save);
         }
         let seconds = deadline.since(now).as_secs();
         Some(format!(
@@ -275,6 +289,10 @@ impl DriverCore {
         if self.takeover.is_some() {
             return;
         }
+        if self.awaits_last_save(now) {
+            return;
+        }
+        let RoundPhase::Ending { result, agents_told, .. } = self.round.phase() else { return };
         if !agents_told {
             let waits_for_workers = result.outcome == JobOutcome::Succeeded;
             let still_there =
@@ -320,6 +338,8 @@ impl DriverCore {
             let message = format!("these agents did not leave in time: {}", late.join(", "));
             self.event(EventKind::Warning { message });
             self.finish();
+        } else if self.checkpoints.ends_with().is_some() {
+            self.give_up_last_save(now, "it was not safe in time");
         } else {
             let late: Vec<String> = self.roster.worker_ids().map(ToString::to_string).collect();
             let message = format!("these workers did not end by themselves: {}", late.join(", "));
@@ -329,6 +349,7 @@ impl DriverCore {
     }
 
     fn end_at_once(&mut self, now: Time) {
+        self.cut_last_save_short("the job was stopped at once");
         let workers: Vec<WorkerId> = self.roster.worker_ids().cloned().collect();
         for worker in workers {
             self.stop_process(now, &worker, 0, "stopped at once");

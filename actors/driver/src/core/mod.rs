@@ -26,6 +26,7 @@ mod input;
 mod interrupt;
 mod journal_check;
 mod journaling;
+mod last_save;
 mod links;
 mod losses;
 mod membership;

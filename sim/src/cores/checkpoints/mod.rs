@@ -1,13 +1,16 @@
 //! Durable checkpoints of the simulated programs, on storage that all hosts share: parts take their time, fail, or hang, and the
 //! storage loses power (`storage`).
 
+mod at_the_end;
 mod in_time;
 mod storage;
 
 use elastic_protocol::messages::{CheckpointReport, CheckpointSource};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Step};
-use elastic_worker::state::core::{CheckpointCommand, CheckpointOutcome, TrainingEvent};
+use elastic_worker::state::core::{
+    CheckpointCommand, CheckpointOutcome, CheckpointPart, TrainingEvent,
+};
 
 pub(super) use self::storage::SharedStorage;
 use self::storage::StorageResult;
@@ -40,7 +43,7 @@ impl World {
         let place = entry.place;
         let program = &mut entry.program;
         match command {
-            CheckpointCommand::Save { order, rank, world_size, .. } => {
+            CheckpointCommand::Save(CheckpointPart { order, rank, world_size, .. }) => {
                 let (stamp, step) = (order.stamp, order.step);
                 let reached = Step(program.saved.map_or(0, |saved| saved.model.step));
                 let outcome = |report| Some(CheckpointOutcome { stamp, step, report });
@@ -85,6 +88,21 @@ impl World {
         }
         (part.model, part.is_busy) = (Some(model), true);
         let (stamp, step) = (part.stamp, part.step);
+        self.begin_writing(process, stamp, step);
+    }
+
+    /// Training has ended, and its last commit is to be saved.
+    pub(super) fn write_last_part(&mut self, process: u32, part: CheckpointPart) {
+        let CheckpointPart { order, rank, world_size: ranks, .. } = part;
+        let (stamp, step) = (order.stamp, order.step.0);
+        let program = &mut self.processes[process as usize].program;
+        let model = program.saved.map(|saved| saved.model);
+        // What the writer is at comes first; its answer is about another step, which nobody waits for.
+        program.part = Some(PartSave { stamp, step, rank, ranks, model, is_busy: true });
+        self.begin_writing(process, stamp, step);
+    }
+
+    fn begin_writing(&mut self, process: u32, stamp: Stamp, step: u64) {
         match self.storage.draw_time() {
             Some(takes) => {
                 let written = Happening::PartWritten { process, stamp, step };

@@ -162,6 +162,7 @@ impl World {
             EventKind::StallEnded { ms, usual, .. } => self.note_stall_ended(ms, usual),
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
             EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),
+            EventKind::CheckpointFailed { .. } => self.note_save_failed(),
             EventKind::StateLost { committed, .. } => {
                 self.driver.loss_is_told = true;
                 // A generation may have begun from a commit that not all had taken.
@@ -184,6 +185,9 @@ impl World {
                 let checked = self.check_result(&result);
                 self.demand(checked);
                 self.driver.enter_phase(self.now, ObservedPhase::Over);
+                if result.outcome == JobOutcome::Succeeded {
+                    self.note_last_commit();
+                }
                 self.driver.result = Some(result);
             }
             _ => {}
@@ -223,6 +227,8 @@ impl World {
         }
         self.driver.has_left = true;
         let checked = self.check_late_failure(&result);
+        self.demand(checked);
+        let checked = self.check_last_commit_saved();
         self.demand(checked);
         self.driver.result = Some(result);
         self.end_connections_of(self.driver.life, true);

@@ -202,6 +202,8 @@ pub(super) struct DriverLife {
     pub(super) stopped_unstarted: BTreeSet<WorkerId>,
     /// The result that the driver has decided.
     pub(super) result: Option<JobResult>,
+    /// The commit with which training has ended on all ranks, until the driver has said that it could not be saved.
+    pub(super) last_commit: Option<u64>,
 }
 
 /// Number, start and clock of a driver's life.
@@ -311,6 +313,7 @@ impl DriverLife {
             loss_is_told: false,
             stopped_unstarted: BTreeSet::new(),
             result,
+            last_commit: None,
         }
     }
 

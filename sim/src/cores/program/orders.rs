@@ -66,6 +66,7 @@ impl World {
             TrainingCommand::Stop => 3,
             TrainingCommand::End => 4,
             TrainingCommand::Exit(_) => 5,
+            TrainingCommand::SaveLast(_) => 6,
         };
         self.record(TraceKind::Thread, place, (1, code), || format!("{command:?}"));
         match (stage, command) {
@@ -77,6 +78,10 @@ impl World {
                 TrainingCommand::Exit(exit),
             ) => {
                 self.exit(process, &exit);
+            }
+            (ProgramStage::Returned, TrainingCommand::SaveLast(part)) => {
+                self.write_last_part(process, *part);
+                self.handle_command(process);
             }
             (ProgramStage::Formed, TrainingCommand::Sync { plan, source, .. }) => {
                 self.load_checkpoint(process, source.as_ref());

@@ -3,6 +3,7 @@
 //!
 //! Only the roster writes it, from its own records, in `wanted`.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_host_manager::{HostEntry, HostState};
@@ -97,6 +98,9 @@ pub(crate) struct Seating {
     away: BTreeSet<WorkerId>,
     draining: BTreeSet<HostName>,
     finished: u32,
+    /// Whether the seating was compared with one made anew since its facts changed.
+    #[serde(skip)]
+    is_checked: Cell<bool>,
 }
 
 impl Seating {
@@ -120,11 +124,13 @@ impl Seating {
             away: BTreeSet::new(),
             draining: BTreeSet::new(),
             finished: 0,
+            is_checked: Cell::new(false),
         }
     }
 
     /// Takes the new list of hosts, the oldest first.
     pub(crate) fn set_list(&mut self, entries: &[HostEntry]) {
+        self.is_checked.set(false);
         let positions = self.positions(entries);
         let listing = |(entry, position): (&HostEntry, u64)| {
             let slots = if entry.state == HostState::Listed { entry.slots } else { 0 };
@@ -192,6 +198,9 @@ impl Seating {
             .collect();
         let record = self.hosts.entry(host.clone()).or_default();
         let before = std::mem::replace(&mut record.claims, claims.clone());
+        if before != claims || record.facts != facts {
+            self.is_checked.set(false);
+        }
         record.facts = facts;
         let gone = before.iter().filter(|claim| !has(&claims, claim));
         let followers: Vec<SlotClaim> =
@@ -205,6 +214,9 @@ impl Seating {
     /// Sets the number of workers below which slots at rest are used, too. [`Seating::settle`] must follow.
     pub(crate) fn set_floor(&mut self, floor: usize) {
         let moved = self.selection.set_floor(floor);
+        if !moved.is_empty() {
+            self.is_checked.set(false);
+        }
         self.are_stale(moved);
     }
 
@@ -314,6 +326,27 @@ impl Seating {
             self.away.remove(worker);
         }
         self.finished -= share.finished;
+    }
+
+    /// Whether the seating was compared with one made anew since its facts changed.
+    pub(crate) const fn is_checked(&self) -> bool {
+        self.is_checked.get()
+    }
+
+    /// Notes that the seating equals one made anew from the same facts.
+    pub(crate) fn note_checked(&self) {
+        self.is_checked.set(self.relisted.is_empty() && self.stale.is_empty());
+    }
+
+    /// Hosts that the seating has facts of.
+    pub(crate) fn known_hosts(&self) -> impl Iterator<Item = &HostName> {
+        self.hosts.keys()
+    }
+
+    /// Whether these are the facts that the seating has of a host.
+    pub(crate) fn has(&self, host: &HostName, facts: &HostFacts) -> bool {
+        let none = HostFacts::default();
+        self.hosts.get(host).map_or(&none, |record| &record.facts) == facts
     }
 
     /// All answers of the view, to compare two seatings.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{CheckpointReport, CheckpointStatus, WorkerToDriver};
-use elastic_protocol::{ExitStatus, Step, WorkerId};
+use elastic_protocol::messages::{Ballot, CheckpointReport, CheckpointStatus, WorkerToDriver};
+use elastic_protocol::{Deadlines, ExitStatus, Step, WorkerId};
 
 use super::cluster::{Cluster, lost};
 use crate::core::checkpoints::LEAD_STEPS;
@@ -191,6 +191,85 @@ fn c_4_a_save_that_fails_is_told_and_the_next_one_is_tried() {
     assert_eq!(saving(&cluster), Some(200));
     save(&mut cluster);
     assert_eq!(status(&cluster).failed, None, "it works again");
+}
+
+/// Both members' training functions return at this step.
+fn end_training(cluster: &mut Cluster, step: u64) {
+    for worker in cluster.members() {
+        cluster.say_step(&worker, step);
+        cluster.vote(&worker, Ballot::Success);
+    }
+    cluster.settle();
+}
+
+#[test]
+fn c_1_the_commit_with_which_training_ends_is_saved_before_workers_are_told() {
+    let mut cluster = of_steps();
+    let sealer = cluster.members()[0].clone();
+    end_training(&mut cluster, 70);
+    assert!(cluster.core.result_so_far().is_some(), "training has succeeded");
+    assert_eq!(saving(&cluster), Some(70), "no longer 100, which nobody will reach");
+    let waiting = cluster.core.status(cluster.now, &|at| at.to_string()).waiting;
+    assert!(waiting.is_some_and(|text| text.contains("step 70, is being saved")));
+    assert_eq!(cluster.finished, [], "the members hold the commit until it is safe");
+    for worker in cluster.members() {
+        report(&mut cluster, &worker, PART);
+    }
+    assert_eq!(cluster.finished, []);
+    report(&mut cluster, &sealer, CheckpointReport::Sealed { bytes: 2, troubles: Vec::new() });
+    assert_eq!(cluster.finished.len(), 2);
+    assert_eq!(status(&cluster).last_step, Some(70));
+}
+
+#[test]
+fn c_1_the_last_save_follows_one_of_an_earlier_step_that_is_under_way() {
+    let mut cluster = of_steps();
+    end_training(&mut cluster, 130);
+    assert_eq!(saving(&cluster), Some(100), "its parts are being written");
+    save(&mut cluster);
+    assert_eq!((saving(&cluster), cluster.finished.len()), (Some(130), 0));
+    save(&mut cluster);
+    assert_eq!((status(&cluster).last_step, cluster.finished.len()), (Some(130), 2));
+}
+
+#[test]
+fn c_4_a_last_save_that_fails_is_told_and_the_job_has_succeeded() {
+    let mut cluster = of_steps();
+    let b = cluster.members()[1].clone();
+    end_training(&mut cluster, 70);
+    report(&mut cluster, &b, CheckpointReport::Failed { reason: "no space left".to_owned() });
+    assert_eq!(cluster.finished.len(), 2);
+    assert!(status(&cluster).failed.is_some_and(|failed| failed.contains("no space left")));
+    assert_eq!(cluster.core.result_so_far().map(|result| result.code), Some(0));
+}
+
+#[test]
+fn c_4_a_last_save_that_hangs_or_whose_rank_is_gone_is_given_up() {
+    let mut hanging = of_steps();
+    end_training(&mut hanging, 70);
+    let window = Deadlines::default().elastic;
+    hanging.pass(window);
+    assert_eq!(hanging.finished.len(), 2, "it was not safe in time");
+    assert!(status(&hanging).failed.is_some_and(|failed| failed.contains("not safe in time")));
+
+    let mut dead = of_steps();
+    end_training(&mut dead, 70);
+    let b = dead.members()[1].clone();
+    dead.exit(&b, ExitStatus::Code(0));
+    assert!(status(&dead).failed.is_some_and(|failed| failed.contains("is gone")));
+    assert_eq!(dead.finished.len(), 1);
+}
+
+#[test]
+fn c_1_a_driver_that_does_not_know_the_last_step_learns_it_from_the_members() {
+    let mut cluster = of_steps();
+    end_training(&mut cluster, 70);
+    let b = cluster.members()[1].clone();
+    report(&mut cluster, &b, CheckpointReport::Missed { reached: Step(71) });
+    assert_eq!(saving(&cluster), Some(71));
+    report(&mut cluster, &b, CheckpointReport::Missed { reached: Step(70) });
+    assert_eq!(saving(&cluster), None, "the members do not hold one commit");
+    assert_eq!(cluster.finished.len(), 2);
 }
 
 #[test]

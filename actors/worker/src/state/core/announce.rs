@@ -37,7 +37,10 @@ impl StateCore {
                 self.say_checkpoint();
                 self.repeat_standstill();
             }
-            ThreadState::Returned => self.vote(Ballot::Success),
+            ThreadState::Returned => {
+                self.vote(Ballot::Success);
+                self.say_checkpoint();
+            }
             // A generation waits for the thread in these alone, if any does (`check`).
             ThreadState::Starting
             | ThreadState::Forming

@@ -4,13 +4,18 @@
 use elastic_protocol::messages::{CheckpointOrder, CheckpointReport, WorkerToDriver};
 use elastic_protocol::{Stamp, Step, Time};
 
-use super::{CheckpointCommand, CheckpointOutcome, StateCore, StateOutput, prefix};
+use super::{
+    CheckpointCommand, CheckpointOutcome, CheckpointPart, StateCore, StateOutput, ThreadState,
+    TrainingCommand, prefix,
+};
 
 /// The step that a worker was told to save.
 #[derive(Debug)]
 pub(super) struct OrderedCheckpoint {
     stamp: Stamp,
     step: Step,
+    /// Whether it is the commit with which training has ended.
+    is_last: bool,
     /// Whether the worker was told to make the checkpoint whole.
     seals: bool,
     report: Option<CheckpointReport>,
@@ -22,6 +27,11 @@ impl StateCore {
     pub(super) fn save_checkpoint(&mut self, order: CheckpointOrder) {
         let Some(placement) = &self.placement else { return };
         let (stamp, step) = (order.stamp, order.step);
+        let (rank, world_size) = (placement.rank, placement.assignment.world_size());
+        let part = CheckpointPart { order, job: self.config.job, rank, world_size };
+        if matches!(self.training, ThreadState::Returned) {
+            return self.save_last(part);
+        }
         let known = self.checkpoint.as_ref().map(|known| (known.stamp, known.step));
         if let Some((of, reached)) = known.filter(|known| *known >= (stamp, step)) {
             if of == stamp && reached > step {
@@ -30,11 +40,39 @@ impl StateCore {
             }
             return;
         }
-        let (rank, world_size) = (placement.rank, placement.assignment.world_size());
-        self.checkpoint = Some(OrderedCheckpoint { stamp, step, seals: false, report: None });
-        let job = self.config.job;
-        let command = CheckpointCommand::Save { order, job, rank, world_size };
-        self.outputs.push_back(StateOutput::Checkpoint(command));
+        self.checkpoint = Some(OrderedCheckpoint {
+            stamp,
+            step,
+            is_last: false,
+            seals: false,
+            report: None,
+        });
+        self.outputs.push_back(StateOutput::Checkpoint(CheckpointCommand::Save(part)));
+    }
+
+    /// An order after the user's function has returned: only the commit with which it ended can still be saved. It may have
+    /// been ordered before as one that would come, which its commit then passed over.
+    fn save_last(&mut self, part: CheckpointPart) {
+        let (stamp, step) = (part.order.stamp, part.order.step);
+        let known = self.checkpoint.as_ref();
+        let is_repeated = known
+            .is_some_and(|known| known.is_last && (known.stamp, known.step) == (stamp, step));
+        let reached = self.commit.map(|commit| commit.step).unwrap_or_default();
+        if is_repeated {
+            return;
+        }
+        if reached != step {
+            let report = CheckpointReport::Missed { reached };
+            return self.tell_driver(WorkerToDriver::Checkpoint { stamp, step, report });
+        }
+        self.checkpoint = Some(OrderedCheckpoint {
+            stamp,
+            step,
+            is_last: true,
+            seals: false,
+            report: None,
+        });
+        self.command(TrainingCommand::SaveLast(Box::new(part)));
     }
 
     /// The driver orders a checkpoint to be made whole.

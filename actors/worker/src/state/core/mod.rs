@@ -31,7 +31,7 @@ use elastic_runtime::transport::LinkEvent;
 pub(in crate::state) use training::prefix;
 
 pub use port::{
-    BoundaryAnswer, CheckpointCommand, CheckpointOutcome, RunExit, StateConfig, StateOutput,
+    BoundaryAnswer, CheckpointCommand, CheckpointOutcome, CheckpointPart, RunExit, StateConfig, StateOutput,
     TrainingCommand, TrainingEvent, TrainingProgress,
 };
 

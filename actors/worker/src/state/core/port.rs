@@ -121,6 +121,8 @@ pub enum TrainingCommand {
     Stop,
     /// Formed, or held at a boundary: the generation is over. Roll back to the last commit, come to rest.
     End,
+    /// Returned: save the commit with which training has ended, as this part of a checkpoint.
+    SaveLast(Box<CheckpointPart>),
     /// At rest: leave `run`.
     Exit(RunExit),
 }
@@ -167,20 +169,24 @@ pub enum BoundaryAnswer {
     End,
 }
 
+/// The part of a checkpoint that a worker writes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CheckpointPart {
+    /// The driver's order.
+    pub order: CheckpointOrder,
+    /// The job.
+    pub job: JobId,
+    /// The worker's rank.
+    pub rank: u32,
+    /// The number of ranks.
+    pub world_size: u32,
+}
+
 /// Commands about checkpoints, which are carried out beside training.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CheckpointCommand {
     /// Save this worker's part of a commit, once it is made.
-    Save {
-        /// The driver's order.
-        order: CheckpointOrder,
-        /// The job.
-        job: JobId,
-        /// The worker's rank.
-        rank: u32,
-        /// The number of ranks.
-        world_size: u32,
-    },
+    Save(CheckpointPart),
     /// Make the checkpoint of this step whole.
     Seal {
         /// The generation.

@@ -757,7 +757,7 @@ fn c_1_an_order_to_save_a_step_before_one_that_a_former_driver_ordered_is_answer
     };
     core.handle_driver(NOW, order(9));
     let saves = |outputs: &[StateOutput]| {
-        matches!(outputs, [StateOutput::Checkpoint(CheckpointCommand::Save { .. })])
+        matches!(outputs, [StateOutput::Checkpoint(CheckpointCommand::Save(_))])
     };
     assert!(saves(&outputs(&mut core)));
     core.handle_driver(NOW, order(9));
@@ -768,4 +768,45 @@ fn c_1_an_order_to_save_a_step_before_one_that_a_former_driver_ordered_is_answer
     assert_eq!(outputs(&mut core), [StateOutput::ToDriver(missed)]);
     core.handle_driver(NOW, order(12));
     assert!(saves(&outputs(&mut core)));
+}
+
+#[test]
+fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
+    let mut core = running(1);
+    let order = |step: u64| {
+        DriverToWorker::SaveCheckpoint(CheckpointOrder {
+            stamp: stamp(1),
+            step: Step(step),
+            directory: "checkpoints".to_owned(),
+            name: None,
+            bytes_per_s: None,
+        })
+    };
+    core.handle_driver(NOW, order(20));
+    let last = commit(1, 8);
+    let (note, reported) = (String::new(), ReportedValues::default());
+    let returned = TrainingEvent::Returned { stamp: stamp(1), commit: last, note, reported };
+    core.handle_training(NOW, returned);
+    outputs(&mut core);
+    core.handle_driver(NOW, order(7));
+    let report = CheckpointReport::Missed { reached: Step(8) };
+    let missed = WorkerToDriver::Checkpoint { stamp: stamp(1), step: Step(7), report };
+    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(missed)]);
+    core.handle_driver(NOW, order(8));
+    let saves = outputs(&mut core);
+    let [StateOutput::Training(TrainingCommand::SaveLast(part))] = &saves[..] else {
+        panic!("{saves:?}");
+    };
+    assert_eq!((part.order.step, part.world_size), (Step(8), 2));
+    core.handle_driver(NOW, order(8));
+    assert_eq!(outputs(&mut core), [], "a repeated order has no effect");
+    let (stamp, step) = (stamp(1), Step(8));
+    let report = CheckpointReport::PartSaved { bytes: 3 };
+    core.handle_checkpoint(NOW, CheckpointOutcome { stamp, step, report: report.clone() });
+    let told = StateOutput::ToDriver(WorkerToDriver::Checkpoint { stamp, step, report });
+    assert_eq!(outputs(&mut core), [told.clone()]);
+    core.handle_link(NOW, &lost());
+    core.handle_link(NOW, &LinkEvent::Up);
+    core.handle_driver(NOW, welcome());
+    assert!(outputs(&mut core).contains(&told), "a new connection may follow a lost message");
 }

@@ -4,10 +4,11 @@
 use std::any::Any;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use elastic_checkpoint::LocalFiles;
+use elastic_checkpoint::store_of;
 use elastic_collectives::{
     AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
 };
@@ -135,6 +136,12 @@ impl Membership {
                     Ok(worker) => return Ok(Some(worker)),
                     Err(ended) => self.ended = ended,
                 },
+                TrainingCommand::SaveLast(part) => {
+                    let order = driven.control.shared().checkpoints().take_last(*part);
+                    if let Err(error) = state.save_last(&driven.control, order.clone()) {
+                        driven.control.shared().checkpoints().fail(&order, error.chain());
+                    }
+                }
                 TrainingCommand::Exit(exit) => {
                     let ended = std::mem::replace(&mut self.ended, TrainingEnd::Returned);
                     return leave(exit, ended).map(|()| None);
@@ -293,7 +300,8 @@ impl Driven {
         let show = |moved: MovedBytes| shared.set_moved(Some(moved));
         let resumed =
             |step, notes| self.control.event(TrainingEvent::Resumed { stamp, step, notes });
-        let (files, resumed, show) = (&LocalFiles, &resumed, &show);
+        let directory = source.as_ref().map_or(Path::new(""), |it| Path::new(&it.directory));
+        let (files, resumed, show) = (store_of(directory), &resumed, &show);
         let ports = ResumePorts { files, resumed, show, is_one_host };
         let synced = sync(state, group, plan, source.as_ref(), ports, stamp.generation);
         shared.set_moved(None);

@@ -183,6 +183,19 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.save_as(Step(0), &|| None, CommitUses::default())
     }
 
+    /// Encodes the last commit once more, which is what the live state is after the end of training, and gives it away to be
+    /// saved: only now is it known which arrays it consists of.
+    pub(super) fn save_last(
+        &mut self,
+        control: &Rc<TrainingControl>,
+        order: SaveOrder,
+    ) -> Result<()> {
+        let uses = CommitUses { save: Some((Rc::clone(control), order)), digests: None };
+        self.save_as(self.step(), &|| None, uses)?;
+        self.settle();
+        Ok(())
+    }
+
     /// Encodes the state, and begins to copy the device memory. Without device memory the result is the last
     /// commit at once.
     fn save_as(

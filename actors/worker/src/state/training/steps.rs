@@ -127,10 +127,10 @@ impl StepSamples {
     /// The medians of the last measurements; none before the first.
     pub fn times(&self) -> Option<StepTimes> {
         let median = |of: &dyn Fn(&StepSample) -> Duration| {
-            let mut all: Vec<Duration> = self.samples.iter().map(of).collect();
-            all.sort_unstable();
-            let middle = all.get(all.len() / 2)?;
-            Some(u64::try_from(middle.as_micros()).unwrap_or(u64::MAX))
+            let mut all: Vec<u64> =
+                self.samples.iter().map(|sample| of(sample).as_nanos() as u64).collect();
+            let middle = all.len() / 2;
+            (middle < all.len()).then(|| *all.select_nth_unstable(middle).1 / 1_000)
         };
         Some(StepTimes {
             step_us: median(&|sample| sample.step)?,

@@ -12,7 +12,7 @@ use elastic_protocol::{Stamp, Step};
 use serde_json::Value;
 
 use super::writer::{self, WriterJob};
-use crate::state::core::{CheckpointCommand, CheckpointOutcome};
+use crate::state::core::{CheckpointCommand, CheckpointOutcome, CheckpointPart};
 
 /// Sends an outcome to the State's actor. Never blocks.
 pub(super) type TellOutcome = Arc<dyn Fn(CheckpointOutcome) + Send + Sync>;
@@ -25,6 +25,22 @@ pub(in crate::state::training) struct SaveOrder {
     pub(super) directory: PathBuf,
     pub(super) attempt: SaveAttempt,
     pub(super) bytes_per_s: Option<u64>,
+}
+
+impl SaveOrder {
+    fn of(part: CheckpointPart) -> Self {
+        let CheckpointPart { order, job, rank, world_size } = part;
+        let CheckpointOrder { stamp, step, directory, name, bytes_per_s } = order;
+        let attempt = SaveAttempt {
+            job: job.to_string(),
+            name,
+            term: stamp.term.0,
+            generation: stamp.generation.0,
+            step: step.0,
+            world_size,
+        };
+        Self { stamp, rank, directory: PathBuf::from(directory), attempt, bytes_per_s }
+    }
 }
 
 /// A commit that is to be saved.
@@ -42,6 +58,8 @@ struct Desk {
     ordered: Option<SaveOrder>,
     /// The order of the step that was taken last, which a seal refers to.
     taken: Option<SaveOrder>,
+    /// Whether the last commit was given away: no other one follows in this generation.
+    has_ended: bool,
     tell: Option<TellOutcome>,
     writer: Option<SyncSender<WriterJob>>,
     /// Whether the writer has a job.
@@ -84,34 +102,26 @@ impl CheckpointDesk {
     pub(in crate::state::training) fn begin_generation(&self) {
         let mut desk = self.lock();
         (desk.ordered, desk.taken, desk.reached) = (None, None, Step::default());
+        desk.has_ended = false;
     }
 
     /// Actor: leaves an order. Returns the outcome where it is known at once.
     pub fn command(&self, command: CheckpointCommand) -> Option<CheckpointOutcome> {
         match command {
-            CheckpointCommand::Save { order, job, rank, world_size } => {
-                let CheckpointOrder { stamp, step, directory, name, bytes_per_s } = order;
+            CheckpointCommand::Save(part) => {
+                let (stamp, step) = (part.order.stamp, part.order.step);
                 let mut desk = self.lock();
                 if desk.reached >= step {
                     let report = CheckpointReport::Missed { reached: desk.reached };
                     return Some(CheckpointOutcome { stamp, step, report });
                 }
-                let attempt = SaveAttempt {
-                    job: job.to_string(),
-                    name,
-                    term: stamp.term.0,
-                    generation: stamp.generation.0,
-                    step: step.0,
-                    world_size,
-                };
-                let directory = PathBuf::from(directory);
-                desk.ordered = Some(SaveOrder { stamp, rank, directory, attempt, bytes_per_s });
+                desk.ordered = Some(SaveOrder::of(part));
                 None
             }
             CheckpointCommand::Seal { stamp, step, keep } => {
                 let order = self.lock().taken.clone();
                 let order = order.filter(|it| (it.stamp, it.attempt.step) == (stamp, step.0))?;
-                self.hand(WriterJob::Seal { order, keep }).err()
+                self.hand(WriterJob::Seal { order, keep }, false).err()
             }
         }
     }
@@ -126,6 +136,23 @@ impl CheckpointDesk {
             return Some(order);
         }
         None
+    }
+
+    /// Training thread, after the end of training: takes the order to save the commit with which it ended.
+    pub(in crate::state::training) fn take_last(&self, part: CheckpointPart) -> SaveOrder {
+        let order = SaveOrder::of(part);
+        let mut desk = self.lock();
+        (desk.ordered, desk.taken, desk.has_ended) = (None, Some(order.clone()), true);
+        order
+    }
+
+    /// Training thread: a commit that was to be saved could not be encoded.
+    pub(in crate::state::training) fn fail(&self, order: &SaveOrder, reason: String) {
+        let (stamp, step) = (order.stamp, Step(order.attempt.step));
+        let report = CheckpointReport::Failed { reason };
+        if let Some(tell) = self.lock().tell.clone() {
+            tell(CheckpointOutcome { stamp, step, report });
+        }
     }
 
     /// Training thread: the generation begins from this commit. An order that came before is missed if it is of an
@@ -145,15 +172,16 @@ impl CheckpointDesk {
 
     /// Training thread: gives a commit away to be written. Does not wait.
     pub(in crate::state::training) fn give(&self, order: SaveOrder, commit: SavedCommit) {
-        if let Err(outcome) = self.hand(WriterJob::Part { order, commit })
+        let is_last = self.lock().has_ended;
+        if let Err(outcome) = self.hand(WriterJob::Part { order, commit }, is_last)
             && let Some(tell) = self.lock().tell.clone()
         {
             tell(outcome);
         }
     }
 
-    /// Hands a job to the writer's thread, which is started with the first one.
-    fn hand(&self, job: WriterJob) -> Result<(), CheckpointOutcome> {
+    /// Hands a job to the writer's thread, which is started with the first one. A job that may queue waits for the one before.
+    fn hand(&self, job: WriterJob, may_queue: bool) -> Result<(), CheckpointOutcome> {
         let mut desk = self.lock();
         let Some(tell) = desk.tell.clone() else { return Ok(()) };
         let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
@@ -172,7 +200,7 @@ impl CheckpointDesk {
         }
         let Some(writer) = &desk.writer else { return Ok(()) };
         // A writer that hangs holds one commit, and no second one behind it.
-        if desk.is_busy.swap(true, Ordering::SeqCst) {
+        if desk.is_busy.swap(true, Ordering::SeqCst) && !may_queue {
             return failed("this worker is still busy with an earlier save".to_owned());
         }
         if writer.try_send(job).is_err() {

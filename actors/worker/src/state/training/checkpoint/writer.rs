@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use elastic_checkpoint::{LocalFiles, SaveError, Snapshot, part_bytes, seal, write_part};
+use elastic_checkpoint::{SaveError, Snapshot, part_bytes, seal, store_of, write_part};
 use elastic_protocol::Step;
 use elastic_protocol::messages::CheckpointReport;
 use elastic_runtime::wall_clock;
@@ -72,7 +72,8 @@ fn carry_out(job: WriterJob, written: &[AtomicU64; 2]) -> CheckpointReport {
             let saved_at = wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default();
             let saved_at_ms = u64::try_from(saved_at.as_millis()).unwrap_or(u64::MAX);
             let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-            seal(&LocalFiles, &order.directory, &order.attempt, saved_at_ms, keep).map(|sealed| {
+            let files = store_of(&order.directory);
+            seal(files, &order.directory, &order.attempt, saved_at_ms, keep).map(|sealed| {
                 CheckpointReport::Sealed { bytes: sealed.bytes, troubles: sealed.troubles }
             })
         }
@@ -112,7 +113,7 @@ fn part(
         Ok(())
     };
     let SaveOrder { rank, directory, attempt, .. } = order;
-    let summary = write_part(&LocalFiles, directory, attempt, *rank, &snapshot, &mut pace)?;
+    let summary = write_part(store_of(directory), directory, attempt, *rank, &snapshot, &mut pace)?;
     Ok(CheckpointReport::PartSaved { bytes: summary.bytes })
 }
 

@@ -1,0 +1,113 @@
+//! The save of the commit with which training has ended. Part of the core; called by `ending` and `checkpoints`.
+//!
+//! Members whose training functions have returned wait for the job's end, and hold their last commit until then. So the end
+//! waits: for a save of an earlier step that is under way, and then for one of that commit. What goes wrong with it is
+//! told, and the job has succeeded all the same.
+
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Step, Time};
+
+use super::DriverCore;
+use super::table::Stance;
+
+impl DriverCore {
+    /// Training has ended with success: begins to save the commit with which it ended, if the job has checkpoints. Returns
+    /// whether the job's end waits for that.
+    pub(crate) fn begin_last_save(&mut self, now: Time) -> bool {
+        if self.config.checkpoint.is_none() || self.is_by_restart() {
+            return false;
+        }
+        let Some(step) = self.last_commit_of_all().filter(|_| !is_planted(Bug::EndNotSaved)) else {
+            return false;
+        };
+        if self.checkpoints.last() >= Some(step) {
+            return false;
+        }
+        self.checkpoints.end_with(step);
+        self.go_on_with_last_save(now);
+        true
+    }
+
+    /// The commit with which all members of the generation have ended. None if one of them is gone, since each rank has a
+    /// part to write, or if they ended at different steps.
+    fn last_commit_of_all(&self) -> Option<Step> {
+        let current = self.round.current()?;
+        let is_whole = current.alive.len() == current.assignment.world_size() as usize;
+        let mut steps = current.alive.iter().map(|worker| {
+            let record = self.roster.worker(worker)?;
+            (record.stance == Stance::Finished).then_some(record.step)
+        });
+        let step = steps.next().filter(|_| is_whole)??;
+        steps.all(|other| other == Some(step)).then_some(step)
+    }
+
+    /// Orders the last commit to be saved, unless an earlier save is under way.
+    fn go_on_with_last_save(&mut self, now: Time) {
+        let Some(step) = self.checkpoints.ends_with() else { return };
+        // A step that nobody will reach is not waited for.
+        if self.checkpoints.saves_before(step) {
+            return;
+        }
+        self.order_save(now, step);
+    }
+
+    /// A save of this step has ended after the end of training, with success or not: the one of the last commit follows, or the
+    /// job's end.
+    pub(crate) fn last_save_ended(&mut self, now: Time, step: Step) {
+        let Some(last) = self.checkpoints.ends_with() else { return };
+        if step < last {
+            return self.go_on_with_last_save(now);
+        }
+        self.checkpoints.no_longer_ends();
+        self.dismiss_workers(now);
+    }
+
+    /// A member holds another commit than the one that was ordered. A driver that has taken over does not know with which one
+    /// training has ended, and learns it so.
+    pub(crate) fn last_save_missed(&mut self, now: Time, step: Step, reached: Step) {
+        if self.checkpoints.ends_with() != Some(step) {
+            return self.last_save_ended(now, step);
+        }
+        if reached <= step {
+            let reason = format!("a member has ended with the commit of step {reached}");
+            return self.give_up_last_save(now, &reason);
+        }
+        self.checkpoints.end_with(reached);
+        self.go_on_with_last_save(now);
+    }
+
+    /// Whether the job's end waits for the last save. Gives it up if a process that it waits for is gone.
+    pub(crate) fn awaits_last_save(&mut self, now: Time) -> bool {
+        if self.checkpoints.ends_with().is_none() {
+            return false;
+        }
+        let gone = self
+            .checkpoints
+            .awaited()
+            .into_iter()
+            .find(|it| !self.roster.has_worker(it) || self.roster.agent_of(it).is_none());
+        let Some(gone) = gone else { return true };
+        self.give_up_last_save(now, &format!("{gone} is gone"));
+        false
+    }
+
+    /// Gives the last save up: the job ends without it.
+    pub(crate) fn give_up_last_save(&mut self, now: Time, reason: &str) {
+        self.cut_last_save_short(reason);
+        self.dismiss_workers(now);
+    }
+
+    /// Gives the last save up, if it is under way. The caller ends the job.
+    pub(crate) fn cut_last_save_short(&mut self, reason: &str) {
+        let Some(step) = self.checkpoints.ends_with() else { return };
+        self.checkpoints.no_longer_ends();
+        let reason = format!("training has ended with this commit, and {reason}");
+        self.tell_of_failed_save(step, reason);
+    }
+
+    /// Text that says what the job's end waits for.
+    pub(crate) fn awaited_last_save(&self) -> Option<String> {
+        let step = self.checkpoints.ends_with()?;
+        Some(format!("training has finished; its last commit, of step {step}, is being saved"))
+    }
+}
