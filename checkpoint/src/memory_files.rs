@@ -26,16 +26,16 @@ enum MemoryEntry {
 /// A change of one directory that is not safe yet.
 #[derive(Clone, Debug)]
 enum NameChange {
-    Made(PathBuf, MemoryEntry),
-    Removed(PathBuf),
-    Renamed(PathBuf, PathBuf),
+    Made(String, MemoryEntry),
+    Removed(String),
+    Renamed(String, String),
 }
 
 #[derive(Debug, Default)]
 struct MemoryTree {
     contents: Vec<MemoryFile>,
-    seen: BTreeMap<PathBuf, MemoryEntry>,
-    safe: BTreeMap<PathBuf, MemoryEntry>,
+    seen: BTreeMap<String, MemoryEntry>,
+    safe: BTreeMap<String, MemoryEntry>,
     changes: Vec<NameChange>,
     /// Operations until the power fails.
     left: Option<u64>,
@@ -63,24 +63,29 @@ impl MemoryTree {
     }
 
     fn file(&self, path: &Path) -> io::Result<usize> {
-        match self.seen.get(path) {
+        match self.seen.get(text(path)) {
             Some(MemoryEntry::File(number)) => Ok(*number),
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     }
 }
 
-/// A path, and all those below it: they follow each other in the order of paths.
-fn within<'names>(
-    names: &'names BTreeMap<PathBuf, MemoryEntry>,
-    path: &Path,
-) -> impl Iterator<Item = &'names PathBuf> {
-    let path = path.to_owned();
-    let from = names.range::<Path, _>((Bound::Included(&*path), Bound::Unbounded));
-    from.map(|(name, _)| name).take_while(move |name| name.starts_with(&path))
+/// The names below a directory, at any depth: they follow each other in the order of texts.
+fn below<'names>(
+    names: &'names BTreeMap<String, MemoryEntry>,
+    directory: &str,
+) -> impl Iterator<Item = &'names String> {
+    let start = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+    let from = names.range::<str, _>((Bound::Included(&*start), Bound::Unbounded));
+    from.map(|(name, _)| name).take_while(move |name| name.starts_with(&start))
 }
 
-fn apply(names: &mut BTreeMap<PathBuf, MemoryEntry>, change: &NameChange) {
+/// The text of a path. Checkpoints have no other names.
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap_or_default()
+}
+
+fn apply(names: &mut BTreeMap<String, MemoryEntry>, change: &NameChange) {
     match change {
         NameChange::Made(path, node) => {
             names.insert(path.clone(), node.clone());
@@ -89,25 +94,26 @@ fn apply(names: &mut BTreeMap<PathBuf, MemoryEntry>, change: &NameChange) {
             names.remove(path);
         }
         NameChange::Renamed(from, to) => {
-            let moved: Vec<PathBuf> = within(names, from).cloned().collect();
-            for path in moved {
-                if let (Some(node), Ok(rest)) = (names.remove(&path), path.strip_prefix(from)) {
-                    let new = if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) };
-                    names.insert(new, node);
+            let inside: Vec<String> = below(names, from).cloned().collect();
+            for name in std::iter::once(from.clone()).chain(inside) {
+                if let Some(node) = names.remove(&name) {
+                    names.insert(format!("{to}{}", &name[from.len()..]), node);
                 }
             }
         }
     }
 }
 
+/// The directory that a name is in; empty: the root.
+fn parent(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(directory, _)| directory)
+}
+
 /// The directory whose sync makes a change safe.
-fn directory_of(change: &NameChange) -> &Path {
-    let path = match change {
-        NameChange::Made(path, _) | NameChange::Removed(path) | NameChange::Renamed(_, path) => {
-            path
-        }
-    };
-    path.parent().unwrap_or(Path::new(""))
+fn directory_of(change: &NameChange) -> &str {
+    let (NameChange::Made(name, _) | NameChange::Removed(name) | NameChange::Renamed(_, name)) =
+        change;
+    parent(name)
 }
 
 /// The file system; clones are the same one.
@@ -140,7 +146,7 @@ impl MemoryFiles {
     /// Loses power, and has it back: only what is safe is left, with some of the rest.
     pub fn lose_power(&self) {
         let mut disk = self.0.borrow_mut();
-        let mut by_directory: BTreeMap<PathBuf, Vec<NameChange>> = BTreeMap::new();
+        let mut by_directory: BTreeMap<String, Vec<NameChange>> = BTreeMap::new();
         for change in std::mem::take(&mut disk.changes) {
             by_directory.entry(directory_of(&change).to_owned()).or_default().push(change);
         }
@@ -150,17 +156,13 @@ impl MemoryFiles {
                 apply(&mut disk.safe, change);
             }
         }
-        let orphaned: Vec<PathBuf> = disk
-            .safe
-            .keys()
-            .filter(|path| {
-                let parent = path.parent().unwrap_or(Path::new(""));
-                !parent.as_os_str().is_empty() && !disk.safe.contains_key(parent)
-            })
-            .cloned()
-            .collect();
-        for path in orphaned {
-            disk.safe.remove(&path);
+        let is_orphaned = |name: &&String| {
+            let directory = parent(name);
+            !directory.is_empty() && !disk.safe.contains_key(directory)
+        };
+        let orphaned: Vec<String> = disk.safe.keys().filter(is_orphaned).cloned().collect();
+        for name in orphaned {
+            disk.safe.remove(&name);
         }
         for number in 0..disk.contents.len() {
             if disk.contents[number].seen == disk.contents[number].safe {
@@ -200,7 +202,7 @@ impl MemoryFiles {
     pub fn files(&self) -> Vec<PathBuf> {
         let disk = self.0.borrow();
         let files = disk.seen.iter().filter(|(_, node)| matches!(node, MemoryEntry::File(_)));
-        files.map(|(path, _)| path.clone()).collect()
+        files.map(|(name, _)| PathBuf::from(name)).collect()
     }
 
     fn change_names(&self, change: NameChange) -> io::Result<()> {
@@ -244,8 +246,9 @@ impl FileSystem for MemoryFiles {
     fn make_directory(&self, path: &Path) -> io::Result<()> {
         let above: Vec<&Path> = path.ancestors().collect();
         for path in above.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
-            if !self.0.borrow().seen.contains_key(path) {
-                self.change_names(NameChange::Made(path.to_owned(), MemoryEntry::Directory))?;
+            if !self.0.borrow().seen.contains_key(text(path)) {
+                let name = text(path).to_owned();
+                self.change_names(NameChange::Made(name, MemoryEntry::Directory))?;
             }
         }
         Ok(())
@@ -253,12 +256,13 @@ impl FileSystem for MemoryFiles {
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
         let disk = self.0.borrow();
-        if !directory.as_os_str().is_empty() && !disk.seen.contains_key(directory) {
+        let directory = text(directory);
+        if !directory.is_empty() && !disk.seen.contains_key(directory) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let inside =
-            within(&disk.seen, directory).filter(|path| path.parent() == Some(directory));
-        Ok(inside.map(|path| path.file_name().unwrap_or_default().display().to_string()).collect())
+        let inside = below(&disk.seen, directory).filter(|name| parent(name) == directory);
+        let own_name = |name: &String| name.rsplit('/').next().unwrap_or_default().to_owned();
+        Ok(inside.map(own_name).collect())
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn SyncedWrite>> {
@@ -273,7 +277,10 @@ impl FileSystem for MemoryFiles {
             Err(_) => {
                 let number = self.0.borrow().contents.len();
                 self.0.borrow_mut().contents.push(MemoryFile::default());
-                self.change_names(NameChange::Made(path.to_owned(), MemoryEntry::File(number)))?;
+                self.change_names(NameChange::Made(
+                    text(path).to_owned(),
+                    MemoryEntry::File(number),
+                ))?;
                 number
             }
         };
@@ -287,26 +294,28 @@ impl FileSystem for MemoryFiles {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.change_names(NameChange::Renamed(from.to_owned(), to.to_owned()))
+        self.change_names(NameChange::Renamed(text(from).to_owned(), text(to).to_owned()))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.0.borrow().file(path)?;
-        self.change_names(NameChange::Removed(path.to_owned()))
+        self.change_names(NameChange::Removed(text(path).to_owned()))
     }
 
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
         if !self.list(path)?.is_empty() {
             return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
-        self.change_names(NameChange::Removed(path.to_owned()))
+        self.change_names(NameChange::Removed(text(path).to_owned()))
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.0.borrow_mut();
         disk.step()?;
         let (of_this, others): (Vec<NameChange>, Vec<NameChange>) =
-            std::mem::take(&mut disk.changes).into_iter().partition(|c| directory_of(c) == path);
+            std::mem::take(&mut disk.changes)
+                .into_iter()
+                .partition(|c| directory_of(c) == text(path));
         for change in &of_this {
             apply(&mut disk.safe, change);
         }

@@ -6,8 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use elastic_checkpoint::{
-    CheckpointCandidate, Damage, LoadedCheckpoint, Manifest, export, list, load,
-    newest, store_of, verify,
+    CheckpointCandidate, Damage, LoadedCheckpoint, Manifest, export, list, load, newest, store_of,
+    verify,
 };
 use serde_json::{Value, json};
 
@@ -175,8 +175,7 @@ fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
 fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
     let loaded = one(&flags.from.folder)?;
     let files = store_of(&flags.from.folder);
-    let count =
-        export(files, &loaded, &flags.into).failed("the arrays cannot be exported")?;
+    let count = export(files, &loaded, &flags.into).failed("the arrays cannot be exported")?;
     let (step, into) = (loaded.manifest.step, flags.into.display().to_string());
     if flags.from.json {
         return print(&format!("{}\n", json!({ "step": step, "arrays": count, "file": into })));
@@ -189,7 +188,8 @@ fn one(folder: &Path) -> Result<LoadedCheckpoint, CommandFailure> {
     if step_folder(folder).is_some() {
         return load(store_of(folder), folder).failed("the checkpoint cannot be read");
     }
-    let (found, _) = newest(store_of(folder), folder, None).failed("the checkpoints cannot be read")?;
+    let (found, _) =
+        newest(store_of(folder), folder, None).failed("the checkpoints cannot be read")?;
     found.ok_or_else(|| no_checkpoint(folder))
 }
 

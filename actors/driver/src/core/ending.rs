@@ -285,11 +285,8 @@ impl DriverCore {
 
     /// Continues the job's end after a process or agent has gone.
     pub(crate) fn continue_ending(&mut self, now: Time) {
-        let RoundPhase::Ending { result, agents_told, .. } = self.round.phase() else { return };
-        if self.takeover.is_some() {
-            return;
-        }
-        if self.awaits_last_save(now) {
+        let is_ending = matches!(self.round.phase(), RoundPhase::Ending { .. });
+        if !is_ending || self.takeover.is_some() || self.awaits_last_save(now) {
             return;
         }
         let RoundPhase::Ending { result, agents_told, .. } = self.round.phase() else { return };

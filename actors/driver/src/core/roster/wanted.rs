@@ -102,7 +102,8 @@ impl Roster {
         let workers = self.workers.keys().map(|worker| &worker.host);
         let listed = self.snapshot.hosts.iter().map(|entry| &entry.name);
         let hosts: BTreeSet<&HostName> = workers.chain(listed).chain(self.agents.keys()).collect();
-        let known = hosts.iter().copied().chain(self.seating.known_hosts());
+        let gone = self.seating.known_hosts().filter(|host| !hosts.contains(host));
+        let known = hosts.iter().copied().chain(gone);
         let mut known = known.map(|host| (host, self.facts_of(host, now, round)));
         // What is derived from the same facts was compared already.
         if self.seating.is_checked() && known.all(|(host, facts)| self.seating.has(host, &facts)) {

@@ -209,7 +209,7 @@ fn c_1_the_commit_with_which_training_ends_is_saved_before_workers_are_told() {
     end_training(&mut cluster, 70);
     assert!(cluster.core.result_so_far().is_some(), "training has succeeded");
     assert_eq!(saving(&cluster), Some(70), "no longer 100, which nobody will reach");
-    let waiting = cluster.core.status(cluster.now, &|at| at.to_string()).waiting;
+    let waiting = cluster.core.status(cluster.now, &|at| at.to_string()).waiting_for;
     assert!(waiting.is_some_and(|text| text.contains("step 70, is being saved")));
     assert_eq!(cluster.finished, [], "the members hold the commit until it is safe");
     for worker in cluster.members() {

@@ -40,13 +40,8 @@ impl StateCore {
             }
             return;
         }
-        self.checkpoint = Some(OrderedCheckpoint {
-            stamp,
-            step,
-            is_last: false,
-            seals: false,
-            report: None,
-        });
+        self.checkpoint =
+            Some(OrderedCheckpoint { stamp, step, is_last: false, seals: false, report: None });
         self.outputs.push_back(StateOutput::Checkpoint(CheckpointCommand::Save(part)));
     }
 
@@ -55,8 +50,8 @@ impl StateCore {
     fn save_last(&mut self, part: CheckpointPart) {
         let (stamp, step) = (part.order.stamp, part.order.step);
         let known = self.checkpoint.as_ref();
-        let is_repeated = known
-            .is_some_and(|known| known.is_last && (known.stamp, known.step) == (stamp, step));
+        let is_repeated =
+            known.is_some_and(|known| known.is_last && (known.stamp, known.step) == (stamp, step));
         let reached = self.commit.map(|commit| commit.step).unwrap_or_default();
         if is_repeated {
             return;
@@ -65,13 +60,8 @@ impl StateCore {
             let report = CheckpointReport::Missed { reached };
             return self.tell_driver(WorkerToDriver::Checkpoint { stamp, step, report });
         }
-        self.checkpoint = Some(OrderedCheckpoint {
-            stamp,
-            step,
-            is_last: true,
-            seals: false,
-            report: None,
-        });
+        self.checkpoint =
+            Some(OrderedCheckpoint { stamp, step, is_last: true, seals: false, report: None });
         self.command(TrainingCommand::SaveLast(Box::new(part)));
     }
 

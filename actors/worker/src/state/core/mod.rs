@@ -31,8 +31,8 @@ use elastic_runtime::transport::LinkEvent;
 pub(in crate::state) use training::prefix;
 
 pub use port::{
-    BoundaryAnswer, CheckpointCommand, CheckpointOutcome, CheckpointPart, RunExit, StateConfig, StateOutput,
-    TrainingCommand, TrainingEvent, TrainingProgress,
+    BoundaryAnswer, CheckpointCommand, CheckpointOutcome, CheckpointPart, RunExit, StateConfig,
+    StateOutput, TrainingCommand, TrainingEvent, TrainingProgress,
 };
 
 /// The link with the driver.
