@@ -116,7 +116,7 @@ impl World {
                     return self.fail_liveness(reason);
                 }
             }
-        } else if self.now > healed_at + limit {
+        } else if self.now > self.last_save_until().max(healed_at) + limit {
             let reason = format!("the driver does not end; {}", self.who_is_waited_for());
             return self.fail_liveness(reason);
         }

@@ -7,6 +7,7 @@ use elastic_protocol::messages::JobPhase;
 use elastic_protocol::{Deadlines, ExitStatus, NodeId, Stamp, WorkerId};
 use elastic_worker::state::core::{StateConfig, StateCore};
 
+use super::agents::AgentLife;
 use super::driver::job_id;
 use super::network::LinkOwner;
 use super::program::TrainingProgram;
@@ -378,7 +379,13 @@ impl World {
         if !is_under_way || self.is_over() {
             return;
         }
-        let is_excused = !self.driver_acts_since(NOTICE_NS)
+        let host = self.processes[process as usize].host;
+        let agent = self.hosts[host as usize].agent.as_ref();
+        // By restart nobody else sees a death, and a starved agent is waited for.
+        let is_unseen = !self.options.job.is_in_process()
+            && agent.is_some_and(AgentLife::waits_for_its_machine);
+        let is_excused = is_unseen
+            || !self.driver_acts_since(NOTICE_NS)
             || self.processes[process as usize].program.has_returned()
             || self.job_fails();
         if is_excused {

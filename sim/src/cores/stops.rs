@@ -66,11 +66,13 @@ impl World {
     pub(super) fn note_company(&mut self, host: u32, life: u32, event: &LinkEvent) {
         let now = self.now;
         let Some(agent) = self.agent_mut(host, life) else { return };
+        agent.is_in_session &= !matches!(event, LinkEvent::Lost { .. });
         match event {
             LinkEvent::Lost { .. } | LinkEvent::Silent { .. } if agent.is_welcomed => {
                 (agent.alone_since, agent.is_welcomed) = (Some(now), false);
             }
-            LinkEvent::Heard => agent.is_welcomed = true,
+            // A driver that cannot write its journal is heard, and welcomes nobody.
+            LinkEvent::Heard => agent.is_welcomed |= agent.is_in_session,
             _ => {}
         }
     }
@@ -131,7 +133,7 @@ impl World {
             }
             DriverToAgent::Welcome { .. } => {
                 if let Some(agent) = self.agent_mut(host, life) {
-                    agent.is_welcomed = true;
+                    (agent.is_welcomed, agent.is_in_session) = (true, true);
                 }
             }
             DriverToAgent::Inspect { .. } | DriverToAgent::CheckHealth { .. } => {}

@@ -18,6 +18,7 @@ use super::DriverCore;
 use super::config::{CheckpointEvery, ResumeFrom};
 use super::output::EventKind;
 use super::phase::RoundPhase;
+use super::table::Stance;
 use super::timers::Timer;
 use crate::journal::{Image, JournalRecord};
 
@@ -174,7 +175,11 @@ impl DriverCore {
         }
         let Some(current) = self.round.current() else { return };
         let is_whole = current.alive.len() == current.assignment.world_size() as usize;
-        if !is_whole {
+        // A member whose training function has returned makes no commit any more. The last one is saved at the job's end.
+        let has_returned = |worker: &WorkerId| {
+            self.roster.worker(worker).is_some_and(|record| record.stance == Stance::Finished)
+        };
+        if !is_whole || current.alive.iter().any(has_returned) {
             return;
         }
         let steps = current.alive.iter().filter_map(|worker| self.roster.worker(worker));

@@ -8,7 +8,9 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Step, Time};
 
 use super::DriverCore;
-use super::table::Stance;
+
+/// How the reason begins for which a last commit is not saved.
+const WITH_THIS: &str = "training has ended with this commit, and";
 
 impl DriverCore {
     /// Training has ended with success: begins to save the commit with which it ended, if the job has checkpoints. Returns
@@ -17,28 +19,25 @@ impl DriverCore {
         if self.config.checkpoint.is_none() || self.is_by_restart() {
             return false;
         }
-        let Some(step) = self.last_commit_of_all().filter(|_| !is_planted(Bug::EndNotSaved)) else {
+        let Some(current) = self.round.current().filter(|_| !is_planted(Bug::EndNotSaved)) else {
             return false;
         };
+        let records = current.alive.iter().filter_map(|worker| self.roster.worker(worker));
+        // As far as they have said: a member that holds another commit answers the order with its step.
+        let step = records.map(|record| record.step).max().unwrap_or_default();
         if self.checkpoints.last() >= Some(step) {
+            return false;
+        }
+        let gone = current.assignment.members().map(|member| member.worker);
+        let gone = gone.into_iter().find(|worker| !current.alive.contains(worker));
+        if let Some(gone) = gone {
+            // Each rank has a part to write.
+            self.tell_of_failed_save(step, format!("{WITH_THIS} {gone} is gone"));
             return false;
         }
         self.checkpoints.end_with(step);
         self.go_on_with_last_save(now);
         true
-    }
-
-    /// The commit with which all members of the generation have ended. None if one of them is gone, since each rank has a
-    /// part to write, or if they ended at different steps.
-    fn last_commit_of_all(&self) -> Option<Step> {
-        let current = self.round.current()?;
-        let is_whole = current.alive.len() == current.assignment.world_size() as usize;
-        let mut steps = current.alive.iter().map(|worker| {
-            let record = self.roster.worker(worker)?;
-            (record.stance == Stance::Finished).then_some(record.step)
-        });
-        let step = steps.next().filter(|_| is_whole)??;
-        steps.all(|other| other == Some(step)).then_some(step)
     }
 
     /// Orders the last commit to be saved, unless an earlier save is under way.
@@ -101,7 +100,7 @@ impl DriverCore {
     pub(crate) fn cut_last_save_short(&mut self, reason: &str) {
         let Some(step) = self.checkpoints.ends_with() else { return };
         self.checkpoints.no_longer_ends();
-        let reason = format!("training has ended with this commit, and {reason}");
+        let reason = format!("{WITH_THIS} {reason}");
         self.tell_of_failed_save(step, reason);
     }
 

@@ -112,6 +112,8 @@ pub(super) struct AgentLife {
     /// not looked into: there it is the first loss.
     pub(super) alone_since: Option<u64>,
     pub(super) is_welcomed: bool,
+    /// Whether a driver has welcomed it in the session that it has.
+    pub(super) is_in_session: bool,
 }
 
 /// Where an agent's logic runs.
@@ -260,6 +262,7 @@ impl World {
             drained_at: None,
             alone_since: None,
             is_welcomed: true,
+            is_in_session: false,
         });
         self.update_hearing(link);
         self.drain_agent(host);

@@ -25,6 +25,14 @@ impl World {
         self.driver.last_commit = None;
     }
 
+    /// Until when the driver may wait for the last save where the storage hangs.
+    pub(in crate::cores) fn last_save_until(&self) -> u64 {
+        if self.scenario.driver.checkpoint.is_none() || !self.storage.hangs_in(self.driver.stamp) {
+            return 0;
+        }
+        self.driver.phase_since + self.scenario.driver.deadlines.elastic.as_nanos() as u64
+    }
+
     /// Checks the storage when the job's result is given out.
     pub(in crate::cores) fn check_last_commit_saved(&self) -> Result<(), String> {
         let Some(step) = self.driver.last_commit else { return Ok(()) };

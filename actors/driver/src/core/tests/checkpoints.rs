@@ -222,6 +222,21 @@ fn c_1_the_commit_with_which_training_ends_is_saved_before_workers_are_told() {
 }
 
 #[test]
+fn no_step_is_ordered_that_a_member_cannot_reach_since_it_has_ended() {
+    let mut cluster = of_steps();
+    let [a, b] = &cluster.members()[..] else { panic!("two members") };
+    let (a, b) = (a.clone(), b.clone());
+    cluster.say_step(&a, 70);
+    cluster.vote(&a, Ballot::Success);
+    cluster.settle();
+    let orders = cluster.saves.len();
+    report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(70) });
+    cluster.say_step(&b, 69);
+    cluster.settle();
+    assert_eq!((saving(&cluster), cluster.saves.len()), (None, orders));
+}
+
+#[test]
 fn c_1_the_last_save_follows_one_of_an_earlier_step_that_is_under_way() {
     let mut cluster = of_steps();
     end_training(&mut cluster, 130);
