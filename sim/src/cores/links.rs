@@ -90,6 +90,14 @@ impl World {
         self.driver.members.iter().any(is_there)
     }
 
+    fn has_member_in(&self, host: u32, slot: u32) -> bool {
+        let is_there = |member: &u32| {
+            let process = self.processes.get(*member as usize);
+            process.is_some_and(|it| (it.host, it.id.slot) == (host, slot))
+        };
+        self.driver.members.iter().any(is_there)
+    }
+
     /// How fast data reaches a process from other hosts with members, where this is drawn. A host that computes slowly sends and
     /// receives slowly, too.
     pub(super) fn link_paces_of(
@@ -107,8 +115,11 @@ impl World {
             }
             let noise = self.machine.random_range(RATE / 8 * 7..=RATE / 8 * 9);
             let of_host = |host: u32| {
+                let number = host;
                 let host = &self.hosts[host as usize];
-                host.slow_times.max(host.slow_slots.values().copied().max().unwrap_or(1))
+                let slots = host.slow_slots.iter();
+                let of_members = slots.filter(|(slot, _)| self.has_member_in(number, **slot));
+                host.slow_times.max(of_members.map(|(_, times)| *times).max().unwrap_or(1))
             };
             let slow = self.hosts[to as usize].slow_data.get(&from).copied().unwrap_or(1);
             let rate = noise / slow.max(of_host(from)).max(of_host(to));

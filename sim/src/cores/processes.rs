@@ -7,7 +7,6 @@ use elastic_protocol::messages::JobPhase;
 use elastic_protocol::{Deadlines, ExitStatus, NodeId, Stamp, WorkerId};
 use elastic_worker::state::core::{StateConfig, StateCore};
 
-use super::agents::AgentLife;
 use super::driver::job_id;
 use super::network::LinkOwner;
 use super::program::TrainingProgram;
@@ -20,6 +19,9 @@ use crate::trace::{TraceKind, TracePlace};
 /// Longest time until a continued driver notices a death. After a pause of its own it judges no silence for twice
 /// `lost` and 2 s, then it waits for `lost`.
 const NOTICE_NS: u64 = 10_000 * MS;
+
+/// Time in which an agent that ran again has told what happened meanwhile.
+const CATCH_UP_NS: u64 = 2_000 * MS;
 
 /// A worker's process.
 #[derive(Debug)]
@@ -381,9 +383,11 @@ impl World {
         }
         let host = self.processes[process as usize].host;
         let agent = self.hosts[host as usize].agent.as_ref();
-        // By restart nobody else sees a death, and a starved agent is waited for.
+        // By restart nobody but the agent sees a death, and a starved one is waited for.
         let is_unseen = !self.options.job.is_in_process()
-            && agent.is_some_and(AgentLife::waits_for_its_machine);
+            && agent.is_none_or(|agent| {
+                agent.waits_for_its_machine() || self.now < agent.continued_at + CATCH_UP_NS
+            });
         let is_excused = is_unseen
             || !self.driver_acts_since(NOTICE_NS)
             || self.processes[process as usize].program.has_returned()

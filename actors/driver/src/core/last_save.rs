@@ -8,6 +8,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Step, Time};
 
 use super::DriverCore;
+use super::table::WorkerRecord;
 
 /// How the reason begins for which a last commit is not saved.
 const WITH_THIS: &str = "training has ended with this commit, and";
@@ -23,8 +24,13 @@ impl DriverCore {
             return false;
         };
         let records = current.alive.iter().filter_map(|worker| self.roster.worker(worker));
-        // As far as they have said: a member that holds another commit answers the order with its step.
-        let step = records.map(|record| record.step).max().unwrap_or_default();
+        // As far as they have said, to this driver or to the one before: a member that holds another commit answers the order with
+        // its step.
+        let held = |record: &WorkerRecord| {
+            let commit = record.commit.map(|commit| commit.step).unwrap_or_default();
+            record.step.max(commit)
+        };
+        let step = records.map(held).max().unwrap_or_default();
         if self.checkpoints.last() >= Some(step) {
             return false;
         }

@@ -94,6 +94,8 @@ pub(super) struct AgentLife {
     pub(super) stopped: u32,
     /// Those of them under which it waits for its machine.
     pub(super) starved: u32,
+    /// World time at which it ran again after it was stopped or starved; 0 if it never was.
+    pub(super) continued_at: u64,
     pub(super) frozen: Vec<Happening>,
     armed: u64,
     spawning: Vec<(u64, SpawnOrder)>,
@@ -251,6 +253,7 @@ impl World {
             clock,
             stopped: 0,
             starved: 0,
+            continued_at: 0,
             frozen: Vec::new(),
             armed: u64::MAX,
             spawning: Vec::new(),

@@ -24,12 +24,14 @@ impl World {
     }
 
     pub(in crate::cores) fn continue_agent(&mut self, host: u32, life: u32, depth: u32) {
+        let now = self.now;
         let Some(agent) = self.agent_mut(host, life) else { return };
         if agent.stopped == 0 {
             return;
         }
         agent.stopped -= depth.min(agent.stopped);
         if agent.stopped == 0 {
+            agent.continued_at = now;
             let link = agent.link;
             self.thaw_agent(host);
             self.reopen(link);
