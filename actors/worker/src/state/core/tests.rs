@@ -804,7 +804,7 @@ fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
     let report = CheckpointReport::PartSaved { bytes: 3 };
     core.handle_checkpoint(NOW, CheckpointOutcome { stamp, step, report: report.clone() });
     let told = StateOutput::ToDriver(WorkerToDriver::Checkpoint { stamp, step, report });
-    assert_eq!(outputs(&mut core), [told.clone()]);
+    assert_eq!(outputs(&mut core), std::slice::from_ref(&told));
     core.handle_link(NOW, &lost());
     core.handle_link(NOW, &LinkEvent::Up);
     core.handle_driver(NOW, welcome());
