@@ -194,7 +194,9 @@ fn s_6_a_file_that_is_not_written_costs_lines_and_no_time() {
     });
     let text = std::fs::read_to_string(&file).expect("somebody writes");
     let whole = text.lines().filter(|line| line.starts_with('x')).count() as u64;
-    let note = text.lines().find_map(|line| line.strip_prefix("[elastic-node] "));
-    let missing = note.and_then(|note| note.split(' ').next()?.parse::<u64>().ok());
-    assert!(whole > 0 && missing.is_some_and(|it| whole + it >= lines), "{whole} {missing:?}");
+    // On a busy machine lines may be missing in several places, each with its note.
+    let notes = text.lines().filter_map(|line| line.strip_prefix("[elastic-node] "));
+    let missing: Vec<u64> = notes.filter_map(|note| note.split(' ').next()?.parse().ok()).collect();
+    assert!(whole > 0 && !missing.is_empty(), "{whole} {missing:?}");
+    assert!(whole + missing.iter().sum::<u64>() >= lines, "{whole} {missing:?}");
 }
