@@ -8,7 +8,7 @@ use elastic_protocol::{ExitStatus, HostName, ResetCause, WorkerId};
 
 use super::driver::ObservedPhase;
 use super::processes::SimulatedProcess;
-use super::program::TrainedModel;
+use super::program::Saved;
 use super::{MS, World};
 
 /// Undisturbed time after which no connection ends and nobody falls silent.
@@ -302,19 +302,22 @@ impl World {
         if named.clone().any(|(rank, worker)| of_rank(rank).is_none_or(|it| it.id != *worker)) {
             return Err("events: a generation is formed of others than its members".to_owned());
         }
-        let saved = |rank: u32| Some(of_rank(rank)?.program.saved?.model);
+        let saved = |rank: u32| of_rank(rank)?.program.saved;
         let first = root.unwrap_or(0);
-        // A replica that differs gives nobody its commit where another one holds a commit of the generation.
-        let holds_more = |model: TrainedModel| {
+        // A replica that differs gives nobody its commit where another one holds a commit of the generation. A commit of a
+        // generation that the others went on without is behind those that they have made since, however many samples it has seen.
+        let holds_more = |held: Saved| {
             saved(first).is_none_or(|of_root| {
-                let may_give = model.damage == 0 || model.damage == of_root.damage;
-                model.samples > of_root.samples && may_give
+                let (model, root) = (held.model, of_root.model);
+                let may_give = model.damage == 0 || model.damage == root.damage;
+                let is_behind = held.id.generation < of_root.id.generation;
+                model.samples > root.samples && may_give && !is_behind
             })
         };
         if named.filter_map(|(rank, _)| saved(rank)).any(holds_more) {
             return Err(format!("G-8: rank {first} is the root, and another holds more"));
         }
-        if saved(first).map_or(0, |model| model.step) != step {
+        if saved(first).map_or(0, |held| held.model.step) != step {
             return Err(format!(
                 "events: a generation begins at step {step}, its root is elsewhere"
             ));

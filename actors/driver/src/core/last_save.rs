@@ -5,7 +5,7 @@
 //! told, and the job has succeeded all the same.
 
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Step, Time};
+use elastic_protocol::{Step, Time, WorkerId};
 
 use super::DriverCore;
 use super::table::WorkerRecord;
@@ -23,7 +23,9 @@ impl DriverCore {
         let Some(current) = self.round.current().filter(|_| !is_planted(Bug::EndNotSaved)) else {
             return false;
         };
-        let records = current.alive.iter().filter_map(|worker| self.roster.worker(worker));
+        let members: Vec<WorkerId> =
+            current.assignment.members().map(|member| member.worker).collect();
+        let records = members.iter().filter_map(|worker| self.roster.worker(worker));
         // As far as they have said, to this driver or to the one before: a member that holds another commit answers the order with
         // its step.
         let held = |record: &WorkerRecord| {
@@ -34,9 +36,7 @@ impl DriverCore {
         if self.checkpoints.last() >= Some(step) {
             return false;
         }
-        let gone = current.assignment.members().map(|member| member.worker);
-        let gone = gone.into_iter().find(|worker| !current.alive.contains(worker));
-        if let Some(gone) = gone {
+        if let Some(gone) = members.iter().find(|worker| !current.alive.contains(worker)) {
             // Each rank has a part to write.
             self.tell_of_failed_save(step, format!("{WITH_THIS} {gone} is gone"));
             return false;
