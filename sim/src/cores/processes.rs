@@ -391,7 +391,8 @@ impl World {
         let is_excused = is_unseen
             || !self.driver_acts_since(NOTICE_NS)
             || self.processes[process as usize].program.has_returned()
-            || self.job_fails();
+            || self.job_fails()
+            || self.is_at_reset_limit();
         if is_excused {
             let at = self.now + 5_000 * MS;
             if !self.processes[process as usize].program.has_returned() {
@@ -404,6 +405,12 @@ impl World {
             "G-12: {id} is dead, and generation {} still goes on with it",
             generation.generation
         ));
+    }
+
+    /// Whether one more reset fails the job. A driver of actors cannot be asked whether it has decided so.
+    fn is_at_reset_limit(&self) -> bool {
+        let resets = self.oracle.resets_of(self.driver.job);
+        self.scenario.driver.reset_limit.is_some_and(|max| resets >= u64::from(max))
     }
 
     /// Whether the driver has decided that the job fails, and waits for last words until it says so.
