@@ -65,6 +65,14 @@ impl StateCore {
         self.command(TrainingCommand::SaveLast(Box::new(part)));
     }
 
+    /// The driver orders the last commit to be saved, and its plan to end the generation was here first. It would wait in vain.
+    pub(super) fn refuse_save(&mut self, order: &CheckpointOrder) {
+        let (stamp, step) = (order.stamp, order.step);
+        let reason = "its generation was interrupted after the end of training".to_owned();
+        let report = CheckpointReport::Failed { reason };
+        self.tell_driver(WorkerToDriver::Checkpoint { stamp, step, report });
+    }
+
     /// The driver orders a checkpoint to be made whole.
     pub(super) fn seal_checkpoint(&mut self, stamp: Stamp, step: Step, keep: u32) {
         let known = self.checkpoint.as_mut();

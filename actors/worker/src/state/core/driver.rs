@@ -47,7 +47,9 @@ impl StateCore {
                 }
             }
             DriverToWorker::SaveCheckpoint(order) => {
-                if self.is_current(order.stamp) {
+                if order.stamp == self.stamp && self.left_after_end == Some(order.stamp) {
+                    self.refuse_save(&order);
+                } else if self.is_current(order.stamp) {
                     self.save_checkpoint(order);
                 }
             }

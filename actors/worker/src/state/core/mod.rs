@@ -126,6 +126,8 @@ pub struct StateCore {
     seen: Option<standstill::SeenPosition>,
     /// The step that this worker was told last to save, with its last report.
     checkpoint: Option<checkpoints::OrderedCheckpoint>,
+    /// The generation that ended here after the user's function had returned.
+    left_after_end: Option<Stamp>,
     /// Warnings that a driver was told.
     warnings: BTreeSet<String>,
     sample_at: Option<Time>,
@@ -160,6 +162,7 @@ impl StateCore {
             sent_moved: None,
             seen: None,
             checkpoint: None,
+            left_after_end: None,
             warnings: BTreeSet::new(),
             sample_at: None,
             dropped: 0,
@@ -310,6 +313,7 @@ impl StateCore {
             ThreadState::Formed | ThreadState::Running { held: Some(_) } => true,
             ThreadState::Returned => {
                 self.training = ThreadState::AtRest;
+                self.left_after_end = Some(self.stamp);
                 return;
             }
             ThreadState::Starting

@@ -771,6 +771,26 @@ fn c_1_an_order_to_save_a_step_before_one_that_a_former_driver_ordered_is_answer
 }
 
 #[test]
+fn g_9_an_order_to_save_that_comes_after_the_interrupt_of_an_ended_training_is_answered() {
+    let mut core = running(1);
+    let (note, reported) = (String::new(), ReportedValues::default());
+    let returned =
+        TrainingEvent::Returned { stamp: stamp(1), commit: commit(1, 8), note, reported };
+    core.handle_training(NOW, returned);
+    core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(1), boundary: 9 });
+    outputs(&mut core);
+    let (stamp, step) = (stamp(1), Step(8));
+    let (directory, name, bytes_per_s) = ("checkpoints".to_owned(), None, None);
+    let order = CheckpointOrder { stamp, step, directory, name, bytes_per_s };
+    core.handle_driver(NOW, DriverToWorker::SaveCheckpoint(order));
+    let told = outputs(&mut core);
+    let [StateOutput::ToDriver(WorkerToDriver::Checkpoint { report, .. })] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert!(matches!(report, CheckpointReport::Failed { .. }), "{report:?}");
+}
+
+#[test]
 fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
     let mut core = running(1);
     let order = |step: u64| {
