@@ -15,7 +15,7 @@ use elastic_protocol::{Stamp, Step, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
-use super::config::{CheckpointEvery, ResumeFrom};
+use super::config::{CheckpointEvery, CheckpointSettings, ResumeFrom};
 use super::output::EventKind;
 use super::phase::RoundPhase;
 use super::table::Stance;
@@ -208,19 +208,28 @@ impl DriverCore {
             return;
         };
         let stamp = current.stamp;
-        let order = CheckpointOrder {
+        let order = self.save_order(settings, stamp, step);
+        let waiting_for = current.alive.clone();
+        let slow_at = now + SAVE_SLOW;
+        self.agenda.set(slow_at, Timer::Checkpoint);
+        self.tell_all(waiting_for.iter().cloned().collect(), order);
+        self.checkpoints.save =
+            Some(Save { stamp, step, began: now, waiting_for, sealer, slow_at });
+    }
+
+    fn save_order(
+        &self,
+        settings: &CheckpointSettings,
+        stamp: Stamp,
+        step: Step,
+    ) -> DriverToWorker {
+        DriverToWorker::SaveCheckpoint(CheckpointOrder {
             stamp,
             step,
             directory: settings.directory.clone(),
             name: self.config.run_id.clone(),
             bytes_per_s: settings.bytes_per_s,
-        };
-        let waiting_for = current.alive.clone();
-        let slow_at = now + SAVE_SLOW;
-        self.agenda.set(slow_at, Timer::Checkpoint);
-        self.tell_all(waiting_for.iter().cloned().collect(), DriverToWorker::SaveCheckpoint(order));
-        self.checkpoints.save =
-            Some(Save { stamp, step, began: now, waiting_for, sealer, slow_at });
+        })
     }
 
     /// A save is due, or slow.
@@ -350,14 +359,8 @@ impl DriverCore {
         let Some(save) = &self.checkpoints.save else { return };
         let (stamp, step, keep) = (save.stamp, save.step, settings.keep);
         if save.waiting_for.contains(worker) {
-            let order = CheckpointOrder {
-                stamp,
-                step,
-                directory: settings.directory.clone(),
-                name: self.config.run_id.clone(),
-                bytes_per_s: settings.bytes_per_s,
-            };
-            self.tell(worker, DriverToWorker::SaveCheckpoint(order));
+            let order = self.save_order(settings, stamp, step);
+            self.tell(worker, order);
         } else if save.waiting_for.is_empty() && save.sealer == *worker {
             self.tell(worker, DriverToWorker::SealCheckpoint { stamp, step, keep });
         }

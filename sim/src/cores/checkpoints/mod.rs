@@ -97,7 +97,7 @@ impl World {
         let (stamp, step) = (order.stamp, order.step.0);
         let program = &mut self.processes[process as usize].program;
         let model = program.saved.map(|saved| saved.model);
-        // What the writer is at comes first; its answer is about another step, which nobody waits for.
+        // An earlier write may still be under way: its answer is about another step, which nobody waits for.
         program.part = Some(PartSave { stamp, step, rank, ranks, model, is_busy: true });
         self.begin_writing(process, stamp, step);
     }

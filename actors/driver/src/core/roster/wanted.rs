@@ -105,7 +105,7 @@ impl Roster {
         let gone = self.seating.known_hosts().filter(|host| !hosts.contains(host));
         let known = hosts.iter().copied().chain(gone);
         let mut known = known.map(|host| (host, self.facts_of(host, now, round)));
-        // What is derived from the same facts was compared already.
+        // A seating derived from the same facts was compared already.
         if self.seating.is_checked() && known.all(|(host, facts)| self.seating.has(host, &facts)) {
             return Ok(());
         }

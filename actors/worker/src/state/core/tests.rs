@@ -743,46 +743,49 @@ fn s_3_a_worker_that_moves_while_no_driver_is_there_says_so_to_the_next() {
     assert_eq!(outputs(&mut core), [], "nobody is there to be told");
 }
 
+/// The driver's order to save a step of generation 1.
+fn save_order(step: u64) -> DriverToWorker {
+    DriverToWorker::SaveCheckpoint(CheckpointOrder {
+        stamp: stamp(1),
+        step: Step(step),
+        directory: "checkpoints".to_owned(),
+        name: None,
+        bytes_per_s: None,
+    })
+}
+
+/// The user's function returns in generation 1 with this commit.
+fn return_with(core: &mut StateCore, commit: CommitId) {
+    let (note, reported) = (String::new(), ReportedValues::default());
+    let returned = TrainingEvent::Returned { stamp: stamp(1), commit, note, reported };
+    core.handle_training(NOW, returned);
+}
+
 #[test]
 fn c_1_an_order_to_save_a_step_before_one_that_a_former_driver_ordered_is_answered() {
     let mut core = running(1);
-    let order = |step: u64| {
-        DriverToWorker::SaveCheckpoint(CheckpointOrder {
-            stamp: stamp(1),
-            step: Step(step),
-            directory: "checkpoints".to_owned(),
-            name: None,
-            bytes_per_s: None,
-        })
-    };
-    core.handle_driver(NOW, order(9));
+    core.handle_driver(NOW, save_order(9));
     let saves = |outputs: &[StateOutput]| {
         matches!(outputs, [StateOutput::Checkpoint(CheckpointCommand::Save(_))])
     };
     assert!(saves(&outputs(&mut core)));
-    core.handle_driver(NOW, order(9));
+    core.handle_driver(NOW, save_order(9));
     assert_eq!(outputs(&mut core), [], "a repeated order has no effect");
-    core.handle_driver(NOW, order(6));
+    core.handle_driver(NOW, save_order(6));
     let report = CheckpointReport::Missed { reached: Step(9) };
     let missed = WorkerToDriver::Checkpoint { stamp: stamp(1), step: Step(6), report };
     assert_eq!(outputs(&mut core), [StateOutput::ToDriver(missed)]);
-    core.handle_driver(NOW, order(12));
+    core.handle_driver(NOW, save_order(12));
     assert!(saves(&outputs(&mut core)));
 }
 
 #[test]
 fn g_9_an_order_to_save_that_comes_after_the_interrupt_of_an_ended_training_is_answered() {
     let mut core = running(1);
-    let (note, reported) = (String::new(), ReportedValues::default());
-    let returned =
-        TrainingEvent::Returned { stamp: stamp(1), commit: commit(1, 8), note, reported };
-    core.handle_training(NOW, returned);
+    return_with(&mut core, commit(1, 8));
     core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(1), boundary: 9 });
     outputs(&mut core);
-    let (stamp, step) = (stamp(1), Step(8));
-    let (directory, name, bytes_per_s) = ("checkpoints".to_owned(), None, None);
-    let order = CheckpointOrder { stamp, step, directory, name, bytes_per_s };
-    core.handle_driver(NOW, DriverToWorker::SaveCheckpoint(order));
+    core.handle_driver(NOW, save_order(8));
     let told = outputs(&mut core);
     let [StateOutput::ToDriver(WorkerToDriver::Checkpoint { report, .. })] = &told[..] else {
         panic!("{told:?}");
@@ -793,32 +796,20 @@ fn g_9_an_order_to_save_that_comes_after_the_interrupt_of_an_ended_training_is_a
 #[test]
 fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
     let mut core = running(1);
-    let order = |step: u64| {
-        DriverToWorker::SaveCheckpoint(CheckpointOrder {
-            stamp: stamp(1),
-            step: Step(step),
-            directory: "checkpoints".to_owned(),
-            name: None,
-            bytes_per_s: None,
-        })
-    };
-    core.handle_driver(NOW, order(20));
-    let last = commit(1, 8);
-    let (note, reported) = (String::new(), ReportedValues::default());
-    let returned = TrainingEvent::Returned { stamp: stamp(1), commit: last, note, reported };
-    core.handle_training(NOW, returned);
+    core.handle_driver(NOW, save_order(20));
+    return_with(&mut core, commit(1, 8));
     outputs(&mut core);
-    core.handle_driver(NOW, order(7));
+    core.handle_driver(NOW, save_order(7));
     let report = CheckpointReport::Missed { reached: Step(8) };
     let missed = WorkerToDriver::Checkpoint { stamp: stamp(1), step: Step(7), report };
     assert_eq!(outputs(&mut core), [StateOutput::ToDriver(missed)]);
-    core.handle_driver(NOW, order(8));
+    core.handle_driver(NOW, save_order(8));
     let saves = outputs(&mut core);
     let [StateOutput::Training(TrainingCommand::SaveLast(part))] = &saves[..] else {
         panic!("{saves:?}");
     };
     assert_eq!((part.order.step, part.world_size), (Step(8), 1));
-    core.handle_driver(NOW, order(8));
+    core.handle_driver(NOW, save_order(8));
     assert_eq!(outputs(&mut core), [], "a repeated order has no effect");
     let (stamp, step) = (stamp(1), Step(8));
     let report = CheckpointReport::PartSaved { bytes: 3 };
