@@ -1,20 +1,27 @@
 //! Signals that ask a process to end: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that is closed. A separate
-//! thread receives them, so that a second signal ends the process even where the actors hang. Used by every process
-//! that runs until it is asked to end.
+//! thread receives them, so that a second signal ends the process even where the actors hang. The handler counts
+//! signals, so that two of them count as two even where the thread gets no processor between them. Used by every
+//! process that runs until it is asked to end.
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::unix::net::UnixStream as Pair;
+use std::pin::Pin;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
 use elastic_runtime::Pulse;
 use elastic_runtime::pulse::TICK_EVERY;
 use futures_util::future::select;
-use nix::sys::signal::SigSet;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use nix::sys::signal::{SigSet, Signal};
+use signal_hook::{flag, low_level};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
 use super::boot_time;
@@ -156,54 +163,102 @@ fn end_process(code: i32) -> ! {
 }
 
 /// The sources of signals.
-struct Sources {
-    /// Held so that writing beyond the file size limit (SIGXFSZ) is a write error, as on a full disk, and does not end
-    /// the process.
-    _file_size: Signal,
-    heard: Vec<(i32, &'static str, Signal)>,
-}
+struct Sources(Vec<Source>);
 
 impl Sources {
     fn new() -> io::Result<Self> {
-        let mut kinds =
-            vec![(SignalKind::interrupt(), "SIGINT"), (SignalKind::terminate(), "SIGTERM")];
-        if !is_ignored(SignalKind::hangup()) {
-            kinds.push((SignalKind::hangup(), "SIGHUP"));
+        // Writing beyond the file size limit is a write error, as on a full disk, and does not end the process.
+        flag::register(Signal::SIGXFSZ as i32, Arc::default())?;
+        let mut kinds = vec![Signal::SIGINT, Signal::SIGTERM];
+        if !is_ignored(Signal::SIGHUP) {
+            kinds.push(Signal::SIGHUP);
         }
-        let hear = |(kind, name): (SignalKind, &'static str)| {
-            Ok((kind.as_raw_value(), name, signal(kind)?))
-        };
-        let file_size = signal(SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32))?;
-        Ok(Self {
-            _file_size: file_size,
-            heard: kinds.into_iter().map(hear).collect::<io::Result<_>>()?,
-        })
+        kinds.into_iter().map(Source::new).collect::<io::Result<_>>().map(Self)
     }
 
     async fn next(&mut self) -> Heard {
         std::future::poll_fn(|context| {
-            for (number, name, signal) in &mut self.heard {
-                if signal.poll_recv(context).is_ready() {
-                    return Poll::Ready(Heard { number: *number, name });
-                }
-            }
-            Poll::Pending
+            let mut heard = self.0.iter_mut().filter_map(|source| source.poll(context));
+            heard.next().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
 }
 
+/// One kind of signal.
+struct Source {
+    heard: Heard,
+    /// Signals that the handler counted. Its writes to `wakes` are no count: a child that was forked and has not yet
+    /// executed its program has the same socket.
+    counted: Arc<AtomicUsize>,
+    taken: usize,
+    wakes: UnixStream,
+}
+
+impl Source {
+    #[expect(unsafe_code, reason = "a signal's handler may do next to nothing")]
+    fn new(signal: Signal) -> io::Result<Self> {
+        let number = signal as i32;
+        let counted = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&counted);
+        // SAFETY: adding to an atomic number is async-signal-safe.
+        unsafe {
+            low_level::register(number, move || {
+                counter.fetch_add(1, Relaxed);
+            })
+        }?;
+        let (wake, wakes) = Pair::pair()?;
+        wakes.set_nonblocking(true)?;
+        // Handlers run in the order in which they were registered.
+        low_level::pipe::register(number, wake)?;
+        let heard = Heard { number, name: signal.as_str() };
+        Ok(Self { heard, counted, taken: 0, wakes: UnixStream::from_std(wakes)? })
+    }
+
+    /// Takes one signal.
+    fn poll(&mut self, context: &mut Context<'_>) -> Option<Heard> {
+        let mut bytes = [0; 64];
+        loop {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let read = Pin::new(&mut self.wakes).poll_read(context, &mut buffer);
+            if read.is_pending() || buffer.filled().is_empty() {
+                break;
+            }
+        }
+        (self.taken < self.counted.load(Relaxed)).then(|| {
+            self.taken += 1;
+            self.heard
+        })
+    }
+}
+
 /// Whether a signal was ignored when this process started, as `nohup` has SIGHUP.
-fn is_ignored(kind: SignalKind) -> bool {
+fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    mask & 1 << (kind.as_raw_value() - 1) != 0
+    mask & 1 << (signal as i32 - 1) != 0
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::signal::raise;
+
     use super::*;
+
+    #[test]
+    fn x_17_two_signals_that_nobody_took_meanwhile_count_as_two() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let mut source = Source::new(Signal::SIGUSR1).expect("a source");
+            for _ in 0..2 {
+                raise(Signal::SIGUSR1).expect("ours");
+            }
+            let mut take = async || std::future::poll_fn(|it| Poll::Ready(source.poll(it))).await;
+            let usr1 = Heard { number: Signal::SIGUSR1 as i32, name: "SIGUSR1" };
+            assert_eq!((take().await, take().await, take().await), (Some(usr1), Some(usr1), None));
+        });
+    }
 
     #[test]
     fn g_9_after_a_second_signal_actors_that_run_have_their_time_and_others_none() {
