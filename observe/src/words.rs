@@ -91,6 +91,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::TakeoverBegun { .. }
         | EventKind::StandbysChanged { .. }
         | EventKind::HandedOver { .. }
+        | EventKind::Stopping { .. }
         | EventKind::JobEnded { .. } => EventLevel::Info,
     }
 }
@@ -407,8 +408,12 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             )
         }
         EventKind::CheckpointFailed { step, reason } => {
-            format!("the checkpoint of step {step} is not saved, and training goes on: {reason}")
+            format!("the checkpoint of step {step} is not saved: {reason}")
         }
+        EventKind::Stopping { reason, within_ms } => format!(
+            "{reason}: the next commit is saved first, within {:.1} s; a second request ends the job at once",
+            *within_ms as f64 / 1000.0
+        ),
         EventKind::CheckpointLoaded { step, notes } => {
             let begun = match step {
                 Some(step) => format!("training goes on from the checkpoint of step {step}"),

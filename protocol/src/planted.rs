@@ -273,6 +273,8 @@ bugs! {
     OneSaveAGeneration = "a generation saves one checkpoint and no more", "driver";
     /// A job ends without a save of the commit with which training has ended (C-1).
     EndNotSaved = "the commit with which training ends is not saved", "driver";
+    /// Nothing is saved when the operator ends the job (C-1).
+    StopNotSaved = "a job that is stopped saves nothing before", "driver";
     /// A checkpoint's manifest gets its name before the data that it names is safe (C-1).
     ManifestBeforeData = "a manifest gets its name before its data is safe", "checkpoint";
     /// The directories of checkpoints are not synced (C-1).

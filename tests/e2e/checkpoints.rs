@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::data_path::{agent_at, agent_in};
 use crate::network::Network;
+use crate::operate::operate;
 use crate::sickness::{Disk, Sickness};
 use crate::support::{Job, Random, binary, signal};
 
@@ -18,8 +19,13 @@ use crate::support::{Job, Random, binary, signal};
 const EVERY: u64 = 20;
 
 fn start(workers: u32, folder: &Path, more: &[&str]) -> Job {
-    let (np, folder) = (workers.to_string(), folder.display().to_string());
-    let every = EVERY.to_string();
+    start_with(EVERY, workers, folder, more)
+}
+
+/// Starts a job with so many commits between two checkpoints.
+fn start_with(every: u64, workers: u32, folder: &Path, more: &[&str]) -> Job {
+    let (np, folder, every) =
+        (workers.to_string(), folder.display().to_string(), every.to_string());
     let flags = ["-n", &np, "--checkpoint", &folder, "--checkpoint-every", &every];
     let mut job = Job::start(&[&flags, more].concat(), &["--samples", "960"]);
     for host in 0..workers {
@@ -558,4 +564,44 @@ fn flags_without_a_folder_and_folders_of_no_step_are_wrong_use() {
     assert!(refused(&[&folder[..], &["--mode", "restart"]].concat()).contains("--mode restart"));
     let (code, _, stderr) = checkpoint(&["list", "/nowhere"]);
     assert_eq!(code, Some(2), "{stderr}");
+}
+
+#[test]
+fn c_1_a_job_that_is_stopped_saves_a_commit_first() {
+    let shared = TempDir::new().expect("a folder");
+    for asked in [true, false] {
+        let folder = shared.path().join(format!("asked-{asked}"));
+        // The next step that is due lies far ahead.
+        let mut job = start_with(1_000_000, 2, &folder, &[]);
+        job.wait_for_sizes(&[2]);
+        let reached = job.wait("steps", |job| {
+            job.log().iter().filter_map(|line| line["steps"].as_u64()).max().filter(|it| *it > 20)
+        });
+        match asked {
+            true => assert!(operate(&job, &["stop"]).status.success()),
+            false => signal(job.driver_pid(), Signal::SIGINT),
+        }
+        assert_eq!(job.end(), 130, "{}", job.stderr());
+        assert_eq!(job.events_of("stopping").len(), 1);
+        let [(step, true)] = steps_listed(&folder)[..] else {
+            panic!("one checkpoint: {:?}", steps_listed(&folder));
+        };
+        assert!(step >= reached, "step {step} is saved, {reached} had been reached");
+    }
+}
+
+#[test]
+fn c_4_a_job_that_is_stopped_does_not_wait_for_a_disk_that_hangs() {
+    let Some(disk) = Disk::make("stopped") else { return };
+    let folder = disk.path().join("checkpoints");
+    let mut job = start(2, &folder, &["--grace-period", "1"]);
+    wait_for_checkpoints(&mut job, 1);
+    disk.freeze();
+    signal(job.driver_pid(), Signal::SIGINT);
+    let failed = job.wait("the save to be given up", |job| {
+        job.events_of("checkpoint_failed").into_iter().last()
+    });
+    assert!(failed["reason"].as_str().is_some_and(|it| it.contains("--grace-period")), "{failed}");
+    disk.thaw();
+    assert_eq!(job.end(), 130, "{}", job.stderr());
 }

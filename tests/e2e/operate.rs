@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{Job, binary, signal};
 
 /// Gives a command to the driver of a job.
-fn operate(job: &Job, line: &[&str]) -> Output {
+pub(crate) fn operate(job: &Job, line: &[&str]) -> Output {
     let output = Command::new(binary())
         .args(line)
         .args(["--driver", &job.address, "--token-file"])

@@ -163,7 +163,7 @@ fn end_process(code: i32) -> ! {
 }
 
 /// The sources of signals.
-struct Sources(Vec<Source>);
+struct Sources(Vec<SignalSource>);
 
 impl Sources {
     fn new() -> io::Result<Self> {
@@ -173,7 +173,7 @@ impl Sources {
         if !is_ignored(Signal::SIGHUP) {
             kinds.push(Signal::SIGHUP);
         }
-        kinds.into_iter().map(Source::new).collect::<io::Result<_>>().map(Self)
+        kinds.into_iter().map(SignalSource::new).collect::<io::Result<_>>().map(Self)
     }
 
     async fn next(&mut self) -> Heard {
@@ -186,7 +186,7 @@ impl Sources {
 }
 
 /// One kind of signal.
-struct Source {
+struct SignalSource {
     heard: Heard,
     /// Signals that the handler counted. Its writes to `wakes` are no count: a child that was forked and has not yet
     /// executed its program has the same socket.
@@ -195,7 +195,7 @@ struct Source {
     wakes: UnixStream,
 }
 
-impl Source {
+impl SignalSource {
     #[expect(unsafe_code, reason = "a signal's handler may do next to nothing")]
     fn new(signal: Signal) -> io::Result<Self> {
         let number = signal as i32;
@@ -250,7 +250,7 @@ mod tests {
     fn x_17_two_signals_that_nobody_took_meanwhile_count_as_two() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
-            let mut source = Source::new(Signal::SIGUSR1).expect("a source");
+            let mut source = SignalSource::new(Signal::SIGUSR1).expect("a source");
             for _ in 0..2 {
                 raise(Signal::SIGUSR1).expect("ours");
             }

@@ -251,6 +251,7 @@ impl GoodputLedger {
             | EventKind::CheckpointSaved { .. }
             | EventKind::CheckpointFailed { .. }
             | EventKind::CheckpointLoaded { .. }
+            | EventKind::Stopping { .. }
             | EventKind::Warning { .. } => {}
         }
     }

@@ -102,7 +102,8 @@ const fn draws(bug: Bug) -> u32 {
         Bug::SealedTooEarly
         | Bug::LedgerOfAnotherStep
         | Bug::OneSaveAGeneration
-        | Bug::EndNotSaved => 4,
+        | Bug::EndNotSaved
+        | Bug::StopNotSaved => 4,
         Bug::RefusalBelieved => 3,
         Bug::DeathCountsTwice
         | Bug::DeathStaysUnexplained

@@ -104,6 +104,8 @@ impl World {
         let limit = if is_over { LEAVING_LIMIT_NS } else { 0 } + self.healing_ns();
         if !is_over {
             match self.what_is_wrong() {
+                // The driver ends the job soon, healthy or not.
+                _ if self.driver.before_stop.until.is_some_and(|until| self.now < until) => {}
                 None if self.lingers() => {}
                 None => {
                     self.is_done = true;

@@ -124,6 +124,8 @@ pub(crate) struct World {
     slot_watch: SlotWatch,
     /// World time at which a fault last began or ended.
     faulted_at: u64,
+    /// Time without a fault, in this phase of the job, before the last fault began.
+    calm_before_fault: u64,
     calm: Calm,
     hangs: HangWatch,
     stragglers: StragglerWatch,
@@ -233,6 +235,7 @@ impl World {
             tries: BTreeMap::new(),
             slot_watch: SlotWatch::default(),
             faulted_at: 0,
+            calm_before_fault: 0,
             calm: Calm::default(),
             hangs: HangWatch::default(),
             stragglers: StragglerWatch::default(),

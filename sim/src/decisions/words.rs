@@ -446,6 +446,7 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         EventKind::CheckpointFailed { step, reason } => {
             format!("step {step} is not saved: {reason}")
         }
+        EventKind::Stopping { reason, .. } => format!("stopping after a save: {reason}"),
         EventKind::CheckpointLoaded { step, .. } => {
             format!("the checkpoint of step {} is loaded", or_none(*step))
         }

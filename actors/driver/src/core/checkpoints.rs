@@ -29,6 +29,12 @@ const SAVE_SLOW: Duration = Duration::from_secs(60);
 /// made the commit before the order came, and is halved by each save: a long one makes checkpoints rare.
 pub(super) const LEAD_STEPS: u64 = 2;
 
+/// The same number where the job waits for the save. Steps may be long.
+const LEAD_SOON: u64 = 1;
+
+/// Time between two saves where all members are about to leave.
+pub(super) const HURRIED_EVERY: Duration = Duration::from_secs(2);
+
 /// Most steps of that lead.
 const LEAD_STEPS_MAX: u64 = 1 << 20;
 
@@ -65,6 +71,9 @@ pub(crate) struct Checkpoints {
     /// The commit with which training has ended, while the job's end waits for its save.
     #[serde(default)]
     ends_with: Option<Step>,
+    /// Whether all members are about to leave.
+    #[serde(default)]
+    is_hurried: bool,
 }
 
 impl Checkpoints {
@@ -80,6 +89,7 @@ impl Checkpoints {
             reached: Step::default(),
             failed: None,
             ends_with: None,
+            is_hurried: false,
         }
     }
 
@@ -106,6 +116,11 @@ impl Checkpoints {
     /// The job's end does not wait for a save any more.
     pub(crate) fn no_longer_ends(&mut self) {
         (self.ends_with, self.save) = (None, None);
+    }
+
+    /// The step that is being saved.
+    pub(crate) fn saving(&self) -> Option<Step> {
+        self.save.as_ref().map(|save| save.step)
     }
 
     /// Whether a step before this one is being saved.
@@ -162,6 +177,7 @@ impl DriverCore {
         self.checkpoints.save = None;
         self.checkpoints.reached = Step::default();
         self.checkpoints.failed = None;
+        self.checkpoints.is_hurried = false;
         // The next generation's members may be nearer, and its steps longer.
         self.checkpoints.lead = LEAD_STEPS;
     }
@@ -170,34 +186,77 @@ impl DriverCore {
     pub(crate) fn consider_checkpoint(&mut self, now: Time) {
         let Some(settings) = &self.config.checkpoint else { return };
         let trains = matches!(self.round.phase(), RoundPhase::Run);
-        if !trains || self.checkpoints.save.is_some() || self.is_by_restart() {
+        if !trains || self.checkpoints.save.is_some() || !self.can_save() {
             return;
         }
-        let Some(current) = self.round.current() else { return };
+        if self.checkpoints.failed.is_some_and(|failed| self.reported_step() < failed) {
+            return;
+        }
+        let is_early = self.checkpoints.due_at.is_none_or(|at| at > now);
+        let (reached, lead) = (self.highest_step().0, self.checkpoints.lead);
+        let step = match settings.every {
+            _ if self.stopping.is_some() => reached + lead,
+            _ if self.checkpoints.is_hurried && is_early => return,
+            _ if self.checkpoints.is_hurried => reached + lead,
+            CheckpointEvery::Period(_) if is_early => return,
+            CheckpointEvery::Period(_) => reached + lead,
+            CheckpointEvery::Steps(every) => (reached + lead).next_multiple_of(every.max(1)),
+        };
+        self.checkpoints.failed = None;
+        self.order_save(now, Step(step));
+    }
+
+    /// Whether the members of the generation formed last can save a commit that is yet to be made.
+    pub(crate) fn can_save(&self) -> bool {
+        let Some(current) = self.round.current() else { return false };
         let is_whole = current.alive.len() == current.assignment.world_size() as usize;
         // A member whose training function has returned makes no commit any more. The last one is saved at the job's end.
         let has_returned = |worker: &WorkerId| {
             self.roster.worker(worker).is_some_and(|record| record.stance == Stance::Finished)
         };
-        if !is_whole || current.alive.iter().any(has_returned) {
-            return;
+        let has_checkpoints = self.config.checkpoint.is_some() && !self.is_by_restart();
+        has_checkpoints && is_whole && !current.alive.iter().any(has_returned)
+    }
+
+    /// The highest step that a member of the generation formed last is known to have reached.
+    pub(crate) fn highest_step(&self) -> Step {
+        let began = self.round.current().map(|current| current.formation.step);
+        self.reported_step().max(self.checkpoints.reached).max(began.unwrap_or_default())
+    }
+
+    /// The highest step that a member of the generation formed last has reported.
+    fn reported_step(&self) -> Step {
+        let members = self.round.current().into_iter().flat_map(|current| &current.alive);
+        let steps = members.filter_map(|worker| self.roster.worker(worker)).map(|it| it.step);
+        steps.max().unwrap_or_default()
+    }
+
+    /// Members that all are about to leave, since all hosts have been given notice, take the state with them: saves follow
+    /// each other from now on.
+    pub(crate) fn hurry_checkpoints_of_leavers(&mut self, now: Time) {
+        let Some(current) = self.round.current() else { return };
+        let draining = self.roster.seating().draining();
+        let leaves = |worker: &WorkerId| {
+            let record = self.roster.worker(worker);
+            draining.contains(&worker.host) || record.is_some_and(|it| it.leaving.is_some())
+        };
+        let all_leave = current.alive.iter().all(leaves);
+        let was_hurried = std::mem::replace(&mut self.checkpoints.is_hurried, all_leave);
+        if all_leave && !was_hurried && self.can_save() {
+            self.checkpoints.due_at = Some(now);
+            self.save_soon(now);
         }
-        let steps = current.alive.iter().filter_map(|worker| self.roster.worker(worker));
-        let reported = steps.map(|record| record.step).max().unwrap_or_default();
-        let reached = reported.max(self.checkpoints.reached).max(current.formation.step).0;
-        if self.checkpoints.failed.is_some_and(|failed| reported < failed) {
-            return;
+    }
+
+    /// Saves the next commit that all members can reach. A step that was ordered and lies further ahead is not saved.
+    pub(crate) fn save_soon(&mut self, now: Time) {
+        self.checkpoints.lead = LEAD_SOON;
+        let soon = Step(self.highest_step().0 + LEAD_SOON);
+        if self.checkpoints.save.as_ref().is_some_and(|save| save.step > soon) {
+            self.checkpoints.save = None;
         }
         self.checkpoints.failed = None;
-        let lead = self.checkpoints.lead;
-        let step = match settings.every {
-            CheckpointEvery::Period(_) if self.checkpoints.due_at.is_none_or(|at| at > now) => {
-                return;
-            }
-            CheckpointEvery::Period(_) => reached + lead,
-            CheckpointEvery::Steps(every) => (reached + lead).next_multiple_of(every.max(1)),
-        };
-        self.order_save(now, Step(step));
+        self.consider_checkpoint(now);
     }
 
     /// Orders a step to be saved by all members.
@@ -240,6 +299,7 @@ impl DriverCore {
             self.tell_of_slow_save();
         }
         self.consider_checkpoint(now);
+        self.consider_stop(now);
     }
 
     /// Says for whom a save waits, unless its commit has not been made yet.
@@ -300,7 +360,9 @@ impl DriverCore {
                 self.checkpoints.trouble = None;
                 self.checkpoints.last = Some(step);
                 self.checkpoints.last_at = Some(now);
-                self.checkpoints.lead = (self.checkpoints.lead / 2).max(LEAD_STEPS);
+                let is_soon = self.stopping.is_some() || self.checkpoints.is_hurried;
+                let least = if is_soon { LEAD_SOON } else { LEAD_STEPS };
+                self.checkpoints.lead = (self.checkpoints.lead / 2).max(least);
                 self.record(&JournalRecord::CheckpointSaved { step });
                 self.event(EventKind::CheckpointSaved { step: step.0, bytes, ms });
                 if let Some(trouble) = troubles.first() {
@@ -313,6 +375,9 @@ impl DriverCore {
                 self.checkpoints.save = None;
                 self.tell_of_failed_save(step, format!("{worker}: {reason}"));
                 self.checkpoints.failed = self.saves_by_steps().then_some(step);
+                if self.stopping.is_some() {
+                    return self.finish_stop(now);
+                }
                 self.await_next_save(now, step);
             }
         }
@@ -343,12 +408,17 @@ impl DriverCore {
             return;
         }
         self.checkpoints.reached = self.checkpoints.reached.max(step);
-        let every = self.config.checkpoint.as_ref().map(|settings| settings.every);
-        if let Some(CheckpointEvery::Period(period)) = every {
+        let every = match self.config.checkpoint.as_ref().map(|settings| settings.every) {
+            _ if self.checkpoints.is_hurried => Some(HURRIED_EVERY),
+            Some(CheckpointEvery::Period(period)) => Some(period),
+            Some(CheckpointEvery::Steps(_)) | None => None,
+        };
+        if let Some(period) = every {
             let due_at = now + period;
             self.checkpoints.due_at = Some(due_at);
             self.agenda.set(due_at, Timer::Checkpoint);
         }
+        self.consider_stop(now);
         self.consider_checkpoint(now);
         self.last_save_ended(now, step);
     }

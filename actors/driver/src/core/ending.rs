@@ -43,8 +43,15 @@ impl DriverCore {
         if let RoundPhase::Failing { .. } = self.round.phase() {
             return self.conclude_failure(now);
         }
+        if self.stopping.is_some() {
+            self.give_up_stop_save(now, "was asked again");
+            return self.end_at_once(now);
+        }
         if self.round.phase().is_over() {
             return self.end_at_once(now);
+        }
+        if self.begin_stop_save(now, signal, &reason) {
+            return;
         }
         let result = self.result(JobOutcome::Stopped, 128 + signal, reason, None);
         self.end(now, result);
@@ -153,7 +160,7 @@ impl DriverCore {
         }
     }
 
-    fn result(
+    pub(crate) fn result(
         &self,
         outcome: JobOutcome,
         code: i32,
@@ -181,7 +188,8 @@ impl DriverCore {
         self.enter_phase(now, RoundPhase::Ending { result, deadline, agents_told: false });
     }
 
-    fn end(&mut self, now: Time, result: JobResult) {
+    pub(crate) fn end(&mut self, now: Time, result: JobResult) {
+        self.stopping = None;
         self.record(&JournalRecord::Ended { result: result.clone() });
         self.report_held_reset();
         self.tell_first_steps();

@@ -52,6 +52,7 @@ mod slot_failures;
 mod standing;
 mod state_losses;
 mod status;
+mod stopping;
 mod stragglers;
 mod table;
 mod takeover;
@@ -100,6 +101,7 @@ use self::roster::Roster;
 use self::round::Round;
 pub use self::standing::{Until, WorkerStanding};
 pub use self::status::Glance;
+use self::stopping::PendingStop;
 use self::stragglers::Stragglers;
 use self::table::Stance;
 use self::timers::Timer;
@@ -161,6 +163,9 @@ pub struct DriverCore {
     state: TrainedState,
     /// Saves of durable checkpoints.
     checkpoints: Checkpoints,
+    /// The operator's request to end, while it waits for a checkpoint.
+    #[serde(default)]
+    stopping: Option<PendingStop>,
     /// Timers, and the pending review.
     agenda: Timetable,
     /// Pending outputs, and the records that they wait for.
@@ -202,6 +207,7 @@ impl DriverCore {
             reset_rate: ResetRate::default(),
             state: TrainedState::default(),
             checkpoints: Checkpoints::restored(None),
+            stopping: None,
             agenda,
             outbox: DriverOutbox::default(),
             takeover: None,

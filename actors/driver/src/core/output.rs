@@ -615,6 +615,13 @@ pub enum EventKind {
         /// The reason.
         reason: String,
     },
+    /// The operator ends the job. The next commit is saved first.
+    Stopping {
+        /// Who asked for it.
+        reason: String,
+        /// Milliseconds after which the job ends even without that checkpoint.
+        within_ms: u64,
+    },
     /// No worker held a commit, and the root has looked for a checkpoint.
     CheckpointLoaded {
         /// The step of the checkpoint that training begins from; none: it begins from the start.

@@ -54,6 +54,9 @@ impl DriverCore {
         if self.round.phase().is_over() {
             return self.continue_ending(now);
         }
+        if self.stopping.is_some() {
+            return self.consider_stop(now);
+        }
         self.roster.keep_at_least(self.min_np() as usize);
         self.roster.refresh_seating(now, &self.round);
         self.start_missing(now);
@@ -62,7 +65,10 @@ impl DriverCore {
         self.ask_health_checks(now);
         match self.round.phase() {
             RoundPhase::Gather(_) => self.try_form(now),
-            RoundPhase::Run => self.consider_interrupt(now),
+            RoundPhase::Run => {
+                self.hurry_checkpoints_of_leavers(now);
+                self.consider_interrupt(now);
+            }
             _ => {}
         }
     }

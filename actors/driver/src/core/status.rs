@@ -341,6 +341,7 @@ impl DriverCore {
                 Some(format!("to stop at one step: {}", who.join(", ")))
             }
             RoundPhase::Ending { .. } => self.awaited_ends(now),
+            RoundPhase::Run => self.awaited_before_stop(now),
             _ => None,
         }
     }

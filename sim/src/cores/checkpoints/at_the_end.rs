@@ -21,8 +21,9 @@ impl World {
     }
 
     /// The driver says that a step could not be saved, or not yet.
-    pub(in crate::cores) const fn note_save_failed(&mut self) {
+    pub(in crate::cores) fn note_save_failed(&mut self) {
         self.driver.last_commit = None;
+        self.driver.before_stop.forget();
     }
 
     /// Until when the driver may wait for the last save where the storage hangs.

@@ -2,6 +2,7 @@
 //! storage loses power (`storage`).
 
 mod at_the_end;
+pub(in crate::cores) mod before_stop;
 mod in_time;
 mod storage;
 

@@ -163,6 +163,7 @@ impl World {
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),
             EventKind::CheckpointSaved { step, .. } => self.check_checkpoint_told(step),
             EventKind::CheckpointFailed { .. } => self.note_save_failed(),
+            EventKind::Stopping { within_ms, .. } => self.note_stopping(within_ms),
             EventKind::StateLost { committed, .. } => {
                 self.driver.loss_is_told = true;
                 // A generation may have begun from a commit that not all had taken.
@@ -183,6 +184,8 @@ impl World {
                     self.fail_safety("G-10: the job ended twice".to_owned());
                 }
                 let checked = self.check_result(&result);
+                self.demand(checked);
+                let checked = self.check_saved_before_stop(result.outcome);
                 self.demand(checked);
                 self.driver.enter_phase(self.now, ObservedPhase::Over);
                 if result.outcome == JobOutcome::Succeeded {

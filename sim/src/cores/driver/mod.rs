@@ -30,6 +30,7 @@ use self::journal::JournalSeat;
 pub(super) use self::journal::Tenancy;
 use self::parting::PartingDue;
 pub(in crate::cores) use self::parting::REFUSAL;
+use super::checkpoints::before_stop::SaveBeforeStop;
 use super::network::{Peers, new_peers};
 use super::{Happening, MS, World};
 use crate::actors::DriverNode;
@@ -204,6 +205,7 @@ pub(super) struct DriverLife {
     pub(super) result: Option<JobResult>,
     /// The commit with which training has ended on all ranks, until the driver has said that it could not be saved.
     pub(super) last_commit: Option<u64>,
+    pub(super) before_stop: SaveBeforeStop,
 }
 
 /// Number, start and clock of a driver's life.
@@ -314,6 +316,7 @@ impl DriverLife {
             stopped_unstarted: BTreeSet::new(),
             result,
             last_commit: None,
+            before_stop: SaveBeforeStop::default(),
         }
     }
 

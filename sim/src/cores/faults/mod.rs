@@ -58,6 +58,7 @@ impl World {
 
     pub(super) fn begin_fault(&mut self, index: u32) {
         let fault = self.plan[index as usize].fault;
+        self.calm_before_fault = self.calm_for(self.driver.phase_since);
         self.faulted_at = self.now;
         // A driver may also die while it ends its job.
         if self.healed_at.is_some() || (self.is_over() && !fault.takes_the_driver()) {

@@ -231,6 +231,7 @@ impl World {
                 None
             }
             SimulatedFault::Interrupt => {
+                self.note_stop_asked();
                 self.stop_job();
                 None
             }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{Ballot, CheckpointReport, CheckpointStatus, WorkerToDriver};
-use elastic_protocol::{Deadlines, ExitStatus, Step, WorkerId};
+use elastic_protocol::messages::{
+    AgentToDriver, Ballot, CheckpointReport, CheckpointStatus, WorkerToDriver,
+};
+use elastic_protocol::{Deadlines, ExitStatus, JobOutcome, Step, WorkerId};
 
 use super::cluster::{Cluster, lost};
-use crate::core::checkpoints::LEAD_STEPS;
+use crate::core::checkpoints::{HURRIED_EVERY, LEAD_STEPS};
 use crate::core::{CheckpointEvery, CheckpointSettings, OnTotalLoss, ResumeFrom};
 
 fn cluster(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
@@ -285,6 +287,112 @@ fn c_1_a_driver_that_does_not_know_the_last_step_learns_it_from_the_members() {
     report(&mut cluster, &b, CheckpointReport::Missed { reached: Step(70) });
     assert_eq!(saving(&cluster), None, "the members do not hold one commit");
     assert_eq!(cluster.finished.len(), 2);
+}
+
+fn stop(cluster: &mut Cluster) {
+    cluster.core.handle_stop(cluster.now, 2);
+    cluster.settle();
+}
+
+fn say_all(cluster: &mut Cluster, step: u64) {
+    for worker in cluster.members() {
+        cluster.say_step(&worker, step);
+    }
+    cluster.settle();
+}
+
+fn outcome(cluster: &Cluster) -> Option<JobOutcome> {
+    cluster.core.result_so_far().map(|result| result.outcome)
+}
+
+#[test]
+fn c_1_a_job_that_is_stopped_saves_the_next_commit_first() {
+    let mut cluster = of_steps();
+    say_all(&mut cluster, 70);
+    assert_eq!(saving(&cluster), Some(100));
+    stop(&mut cluster);
+    assert_eq!((saving(&cluster), outcome(&cluster)), (Some(71), None), "a step that is near");
+    let waiting = cluster.core.status(cluster.now, &|at| at.to_string()).waiting_for;
+    assert!(waiting.is_some_and(|text| text.contains("step 71 is being saved first")));
+    let a = cluster.members()[0].clone();
+    report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(72) });
+    assert_eq!(saving(&cluster), Some(74), "a member was faster");
+    save(&mut cluster);
+    assert_eq!(status(&cluster).last_step, Some(74));
+    assert_eq!(outcome(&cluster), Some(JobOutcome::Stopped));
+}
+
+#[test]
+fn c_1_a_stop_lets_a_save_under_way_end_and_saves_what_came_after_it() {
+    let mut cluster = of_steps();
+    say_all(&mut cluster, 130);
+    stop(&mut cluster);
+    assert_eq!(saving(&cluster), Some(100), "its parts are being written");
+    save(&mut cluster);
+    assert_eq!((saving(&cluster), outcome(&cluster)), (Some(131), None));
+    save(&mut cluster);
+    assert_eq!(outcome(&cluster), Some(JobOutcome::Stopped));
+}
+
+#[test]
+fn c_4_a_stop_does_not_wait_for_a_save_that_fails_hangs_or_loses_a_rank() {
+    let stopped = || {
+        let mut cluster = of_steps();
+        say_all(&mut cluster, 70);
+        stop(&mut cluster);
+        assert_eq!(outcome(&cluster), None);
+        cluster
+    };
+    let why = |cluster: &Cluster| status(cluster).failed.unwrap_or_default();
+
+    let mut failing = stopped();
+    let b = failing.members()[1].clone();
+    report(&mut failing, &b, CheckpointReport::Failed { reason: "no space left".to_owned() });
+    assert_eq!(outcome(&failing), Some(JobOutcome::Stopped));
+    assert!(why(&failing).contains("no space left"));
+
+    let mut hanging = stopped();
+    hanging.pass(Deadlines::default().grace);
+    assert_eq!(outcome(&hanging), Some(JobOutcome::Stopped));
+    assert!(why(&hanging).contains("not safe within --grace-period"));
+
+    let mut losing = stopped();
+    losing.report_exit(&b, ExitStatus::Signal(9));
+    losing.pass(Duration::ZERO);
+    assert_eq!(outcome(&losing), Some(JobOutcome::Stopped));
+    assert!(why(&losing).contains("its generation has ended"));
+
+    let mut twice = stopped();
+    stop(&mut twice);
+    assert_eq!(outcome(&twice), Some(JobOutcome::Stopped));
+    assert!(twice.stops.iter().all(|(_, grace_ms)| *grace_ms == 0), "{:?}", twice.stops);
+}
+
+#[test]
+fn training_that_ends_while_a_stop_waits_has_succeeded() {
+    let mut cluster = of_steps();
+    say_all(&mut cluster, 70);
+    stop(&mut cluster);
+    end_training(&mut cluster, 70);
+    assert_eq!(outcome(&cluster), Some(JobOutcome::Succeeded));
+    save(&mut cluster);
+    assert_eq!(status(&cluster).last_step, Some(70));
+}
+
+#[test]
+fn c_1_members_that_all_leave_save_at_once_and_again() {
+    let mut cluster = of_steps();
+    say_all(&mut cluster, 70);
+    for host in ["a", "b"] {
+        assert_eq!(saving(&cluster), Some(100), "somebody stays");
+        cluster.hear_agent(host, AgentToDriver::Drain { reason: "SIGTERM".to_owned() });
+        cluster.settle();
+    }
+    let first = save(&mut cluster);
+    assert!(first < 100, "at once: {first}");
+    assert_eq!(saving(&cluster), None);
+    cluster.pass(HURRIED_EVERY);
+    assert_eq!(saving(&cluster), Some(first + 1), "they train on, as nobody else has the state");
 }
 
 #[test]

@@ -22,8 +22,8 @@ pub(super) struct OrderedCheckpoint {
 }
 
 impl StateCore {
-    /// The driver orders a step to be saved. It repeats orders: the second one has no effect. A new driver may not know how far
-    /// its predecessor's orders went: it is told.
+    /// The driver orders a step to be saved. It repeats orders: the second one has no effect. Another order takes the place of the
+    /// one before, of a later step or of an earlier one: a job that is to end does not wait for a step that lies far ahead.
     pub(super) fn save_checkpoint(&mut self, order: CheckpointOrder) {
         let Some(placement) = &self.placement else { return };
         let (stamp, step) = (order.stamp, order.step);
@@ -33,11 +33,7 @@ impl StateCore {
             return self.save_last(part);
         }
         let known = self.checkpoint.as_ref().map(|known| (known.stamp, known.step));
-        if let Some((of, reached)) = known.filter(|known| *known >= (stamp, step)) {
-            if of == stamp && reached > step {
-                let report = CheckpointReport::Missed { reached };
-                self.tell_driver(WorkerToDriver::Checkpoint { stamp, step, report });
-            }
+        if known == Some((stamp, step)) {
             return;
         }
         self.checkpoint =

@@ -762,7 +762,7 @@ fn return_with(core: &mut StateCore, commit: CommitId) {
 }
 
 #[test]
-fn c_1_an_order_to_save_a_step_before_one_that_a_former_driver_ordered_is_answered() {
+fn c_1_an_order_to_save_a_step_takes_the_place_of_the_one_before() {
     let mut core = running(1);
     core.handle_driver(NOW, save_order(9));
     let saves = |outputs: &[StateOutput]| {
@@ -771,13 +771,18 @@ fn c_1_an_order_to_save_a_step_before_one_that_a_former_driver_ordered_is_answer
     assert!(saves(&outputs(&mut core)));
     core.handle_driver(NOW, save_order(9));
     assert_eq!(outputs(&mut core), [], "a repeated order has no effect");
-    core.handle_driver(NOW, save_order(6));
-    let report = CheckpointReport::Missed { reached: Step(9) };
-    let missed = WorkerToDriver::Checkpoint { stamp: stamp(1), step: Step(6), report };
-    assert_eq!(outputs(&mut core), [StateOutput::ToDriver(missed)]);
-    core.handle_driver(NOW, save_order(12));
-    assert!(saves(&outputs(&mut core)));
+    for (step, of) in [(6, "a job that is to end, or a new driver"), (12, "the next one")] {
+        core.handle_driver(NOW, save_order(step));
+        assert!(saves(&outputs(&mut core)), "{of}");
+    }
+    let outcome = |step| CheckpointOutcome { stamp: stamp(1), step, report: PART_SAVED };
+    core.handle_checkpoint(NOW, outcome(Step(6)));
+    assert_eq!(outputs(&mut core), [], "nobody waits for it any more");
+    core.handle_checkpoint(NOW, outcome(Step(12)));
+    assert_eq!(outputs(&mut core).len(), 1);
 }
+
+const PART_SAVED: CheckpointReport = CheckpointReport::PartSaved { bytes: 3 };
 
 #[test]
 fn g_9_an_order_to_save_that_comes_after_the_interrupt_of_an_ended_training_is_answered() {
@@ -812,7 +817,7 @@ fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
     core.handle_driver(NOW, save_order(8));
     assert_eq!(outputs(&mut core), [], "a repeated order has no effect");
     let (stamp, step) = (stamp(1), Step(8));
-    let report = CheckpointReport::PartSaved { bytes: 3 };
+    let report = PART_SAVED;
     core.handle_checkpoint(NOW, CheckpointOutcome { stamp, step, report: report.clone() });
     let told = StateOutput::ToDriver(WorkerToDriver::Checkpoint { stamp, step, report });
     assert_eq!(outputs(&mut core), std::slice::from_ref(&told));

@@ -1,0 +1,90 @@
+//! A job that the operator ends while it trains saves one more commit first, if it has checkpoints. Part of the core;
+//! called by `ending`, `checkpoints` and `review`.
+//!
+//! Every member holds a commit that no checkpoint has. The next one is saved, whatever `--checkpoint-every` says, and then
+//! the job ends as it was asked to. A save that fails, that its generation does not outlive, or that takes longer than
+//! the grace period is given up, and told; a second request ends the job at once.
+
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{JobOutcome, Stamp, Step, Time};
+use serde::{Deserialize, Serialize};
+
+use super::DriverCore;
+use super::output::EventKind;
+use super::phase::RoundPhase;
+use super::timers::Timer;
+
+/// A request to end that waits for a checkpoint.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct PendingStop {
+    signal: i32,
+    reason: String,
+    /// The generation that saves it.
+    stamp: Option<Stamp>,
+    /// Highest step that a member was known to have reached: a checkpoint of a later one is enough.
+    reached: Step,
+    until: Time,
+}
+
+impl DriverCore {
+    /// The operator ends the job: begins to save the next commit. Returns whether the job's end waits for that.
+    pub(crate) fn begin_stop_save(&mut self, now: Time, signal: i32, reason: &str) -> bool {
+        let trains = matches!(self.round.phase(), RoundPhase::Run) && self.takeover.is_none();
+        // An order could not leave while the journal cannot be written, and members that stand still make no commit.
+        let is_idle = self.is_held() || !self.stalled_workers(now).is_empty();
+        if !trains || is_idle || !self.can_save() || is_planted(Bug::StopNotSaved) {
+            return false;
+        }
+        let reached = self.highest_step();
+        let until = now + self.config.deadlines.grace;
+        let reason = reason.to_owned();
+        self.event(EventKind::Stopping { reason: reason.clone(), within_ms: self.grace_ms() });
+        let stamp = self.round.stamp();
+        self.stopping = Some(PendingStop { signal, reason, stamp, reached, until });
+        self.agenda.set(until, Timer::Checkpoint);
+        self.save_soon(now);
+        true
+    }
+
+    /// Ends the job if the checkpoint that its end waits for is safe, or will not become so.
+    pub(crate) fn consider_stop(&mut self, now: Time) {
+        let Some(stop) = &self.stopping else { return };
+        if self.checkpoints.last() > Some(stop.reached) {
+            return self.finish_stop(now);
+        }
+        let trains_on = matches!(self.round.phase(), RoundPhase::Run);
+        let trouble = if !trains_on || stop.stamp != self.round.stamp() {
+            "its generation has ended"
+        } else if stop.until <= now {
+            "it was not safe within --grace-period"
+        } else {
+            return;
+        };
+        self.give_up_stop_save(now, trouble);
+    }
+
+    /// Ends the job without that checkpoint.
+    pub(crate) fn give_up_stop_save(&mut self, now: Time, trouble: &str) {
+        let step = self.checkpoints.saving().unwrap_or(self.highest_step());
+        self.tell_of_failed_save(step, format!("the job was asked to end, and {trouble}"));
+        self.finish_stop(now);
+    }
+
+    /// Ends the job as it was asked to.
+    pub(crate) fn finish_stop(&mut self, now: Time) {
+        let Some(stop) = self.stopping.take() else { return };
+        let result = self.result(JobOutcome::Stopped, 128 + stop.signal, stop.reason, None);
+        self.end(now, result);
+    }
+
+    /// Text that says what the job's end waits for.
+    pub(crate) fn awaited_before_stop(&self, now: Time) -> Option<String> {
+        let PendingStop { reason, until, .. } = self.stopping.as_ref()?;
+        let seconds = until.since(now).as_secs();
+        let step =
+            self.checkpoints.saving().map_or("the next step".to_owned(), |it| it.to_string());
+        Some(format!(
+            "{reason}: the commit of step {step} is being saved first, for at most {seconds} s"
+        ))
+    }
+}
