@@ -218,7 +218,10 @@ impl World {
         let link = &self.links[index as usize];
         let LinkOwner::Agent { host, life } = link.owner else { return };
         let agent = self.hosts[host as usize].agent.as_ref().filter(|agent| agent.life == life);
+        // A closed port says more, whoever has said so.
+        let is_refused = link.refused_at > link.heard_at_look;
         if u128::from(*silent_ms) < STARVED_MAX.as_millis()
+            && !is_refused
             && agent.is_some_and(AgentLife::waits_for_its_machine)
         {
             let who = link.place.label();

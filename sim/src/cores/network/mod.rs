@@ -245,6 +245,8 @@ pub(super) struct SimulatedLink {
     is_unheard: bool,
     /// World time of the last look of the driver's sessions at which it heard this node.
     heard_at_look: u64,
+    /// World time at which the driver was last told that the peer's port is closed.
+    refused_at: u64,
     /// World time at which the driver last lost the session with this node.
     pub(super) lost_at: Option<u64>,
     /// World time at which such a silence last ended.
@@ -313,6 +315,7 @@ impl World {
             dial_token: 0,
             is_unheard: false,
             heard_at_look: 0,
+            refused_at: 0,
             lost_at: None,
             unheard_until: 0,
             armed: u64::MAX,

@@ -56,6 +56,7 @@ impl World {
             return;
         }
         let now = self.local_now();
+        self.links[index as usize].refused_at = self.now;
         self.driver.peers.handle_refused(now, id);
         self.arm_peers(index, LinkSide::Driver);
     }
