@@ -36,3 +36,31 @@ impl Handler<Delivery<KnownDrivers>> for KnownDriversActor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::{Incarnation, NodeId};
+
+    use super::*;
+    use crate::peers::addresses::FoundDrivers;
+
+    #[test]
+    fn d_2_drivers_are_learned_from_the_driver_and_from_nobody_else() {
+        let told = |name: NodeName, address: &str| Delivery {
+            from: NodeId { name, incarnation: Incarnation(1) },
+            message: KnownDrivers { addresses: vec![address.to_owned()] },
+        };
+        let addresses = DriverAddresses::new("a:1", FoundDrivers::default());
+        elastic_runtime::system::run({
+            let addresses = Rc::clone(&addresses);
+            async move {
+                let actor = spawn_child(|_| KnownDriversActor(addresses), |_| {});
+                actor.send(told(NodeName::Driver, "b:1")).await.expect("it runs");
+                let host = "h".parse().expect("a name");
+                actor.send(told(NodeName::Agent(host), "c:1")).await.expect("it runs");
+            }
+        })
+        .expect("a runtime");
+        assert_eq!(addresses.all(), ["b:1", "a:1"]);
+    }
+}

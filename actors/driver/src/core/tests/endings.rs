@@ -93,6 +93,8 @@ fn g_10_a_failure_after_the_training_is_not_silent() {
     let result = cluster.result.expect("the job has ended");
     assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
     assert!(result.reason.contains("exit code 3"), "{}", result.reason);
+    let failure = result.first_failure.expect("a process has failed");
+    assert_eq!((failure.worker, failure.status), (second, Some(ExitStatus::Code(3))));
 }
 
 /// Found by the simulation (cores, seed 17178 of 20 hosts): the last worker to arrive could not start.

@@ -265,3 +265,19 @@ impl<'a, D: Dataset + ?Sized> Batch<'a, D> {
         self.indices.iter().map(|index| self.data.get(*index))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_set_has_the_length_and_the_samples_of_what_it_is_made_of() {
+        let (array, list) = ([1_u8, 2, 3], vec![4_u8, 5]);
+        let (slice, borrowed) = (&array[1..], &list);
+        assert_eq!((Dataset::len(&array), Dataset::get(&array, 2)), (3, &3));
+        assert_eq!((Dataset::len(&list), Dataset::get(&list, 1)), (2, &5));
+        assert_eq!((Dataset::len(slice), Dataset::get(slice, 1)), (2, &3));
+        assert_eq!((Dataset::len(&borrowed), Dataset::get(&borrowed, 0)), (2, &4));
+        assert_eq!((Dataset::len(&5_usize), Dataset::get(&5_usize, 3)), (5, 3));
+    }
+}
