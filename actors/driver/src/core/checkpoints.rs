@@ -242,16 +242,17 @@ impl DriverCore {
         };
         let all_leave = current.alive.iter().all(leaves);
         let was_hurried = std::mem::replace(&mut self.checkpoints.is_hurried, all_leave);
-        if all_leave && !was_hurried && self.can_save() {
+        if all_leave && !was_hurried {
             self.checkpoints.due_at = Some(now);
             self.save_soon(now);
         }
     }
 
-    /// Saves the next commit that all members can reach. A step that was ordered and lies further ahead is not saved.
+    /// Saves the next commit that all members can reach. A step that was ordered and lies far ahead is not saved.
     pub(crate) fn save_soon(&mut self, now: Time) {
         self.checkpoints.lead = LEAD_SOON;
-        let soon = Step(self.highest_step().0 + LEAD_SOON);
+        // One that is as near may be taken already.
+        let soon = Step(self.highest_step().0 + LEAD_STEPS);
         if self.checkpoints.save.as_ref().is_some_and(|save| save.step > soon) {
             self.checkpoints.save = None;
         }

@@ -31,8 +31,8 @@ impl DriverCore {
     pub(crate) fn begin_stop_save(&mut self, now: Time, signal: i32, reason: &str) -> bool {
         let trains = matches!(self.round.phase(), RoundPhase::Run) && self.takeover.is_none();
         // An order could not leave while the journal cannot be written, and members that stand still make no commit.
-        let is_idle = self.is_held() || !self.stalled_workers(now).is_empty();
-        if !trains || is_idle || !self.can_save() || is_planted(Bug::StopNotSaved) {
+        let is_vain = self.outbox.trouble().is_some() || !self.stalled_workers(now).is_empty();
+        if !trains || is_vain || !self.can_save() || is_planted(Bug::StopNotSaved) {
             return false;
         }
         let reached = self.highest_step();

@@ -12,7 +12,14 @@ use crate::core::checkpoints::{HURRIED_EVERY, LEAD_STEPS};
 use crate::core::{CheckpointEvery, CheckpointSettings, OnTotalLoss, ResumeFrom};
 
 fn cluster(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
-    let mut cluster = Cluster::new(|config| {
+    let mut cluster = without_hosts(every, resume);
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    cluster
+}
+
+fn without_hosts(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
+    Cluster::new(|config| {
         config.np = Some(2);
         config.min_np = Some(1);
         config.on_total_loss = Some(OnTotalLoss::Fail);
@@ -23,10 +30,7 @@ fn cluster(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
             bytes_per_s: None,
             resume,
         });
-    });
-    cluster.add_host("a", 1);
-    cluster.add_host("b", 1);
-    cluster
+    })
 }
 
 fn of_steps() -> Cluster {
@@ -366,6 +370,35 @@ fn c_4_a_stop_does_not_wait_for_a_save_that_fails_hangs_or_loses_a_rank() {
     stop(&mut twice);
     assert_eq!(outcome(&twice), Some(JobOutcome::Stopped));
     assert!(twice.stops.iter().all(|(_, grace_ms)| *grace_ms == 0), "{:?}", twice.stops);
+}
+
+#[test]
+fn a_stop_saves_nothing_where_no_commit_will_come_or_no_order_can_leave() {
+    let mut early = without_hosts(CheckpointEvery::Steps(100), ResumeFrom::Auto);
+    stop(&mut early);
+    assert_eq!(outcome(&early), Some(JobOutcome::Stopped), "no generation trains");
+
+    let mut returned = of_steps();
+    let a = returned.members()[0].clone();
+    returned.vote(&a, Ballot::Success);
+    returned.settle();
+    stop(&mut returned);
+    assert_eq!(outcome(&returned), Some(JobOutcome::Stopped), "a has made its last commit");
+
+    let mut without = Cluster::new(|config| config.np = Some(2));
+    without.add_host("a", 2);
+    stop(&mut without);
+    assert_eq!(outcome(&without), Some(JobOutcome::Stopped), "there is no checkpoint");
+}
+
+#[test]
+fn a_step_that_is_near_is_saved_as_it_was_ordered() {
+    let mut cluster = of_steps();
+    say_all(&mut cluster, 98);
+    stop(&mut cluster);
+    assert_eq!((saving(&cluster), cluster.saves.len()), (Some(100), 2), "the members may have it");
+    save(&mut cluster);
+    assert_eq!(outcome(&cluster), Some(JobOutcome::Stopped));
 }
 
 #[test]
