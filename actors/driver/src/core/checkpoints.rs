@@ -15,6 +15,7 @@ use elastic_protocol::{Stamp, Step, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
+use super::commit_pace::CommitPace;
 use super::config::{CheckpointEvery, CheckpointSettings, ResumeFrom};
 use super::output::EventKind;
 use super::phase::RoundPhase;
@@ -29,8 +30,11 @@ const SAVE_SLOW: Duration = Duration::from_secs(60);
 /// made the commit before the order came, and is halved by each save: a long one makes checkpoints rare.
 pub(super) const LEAD_STEPS: u64 = 2;
 
-/// The same number where the job waits for the save. Steps may be long.
+/// The same number where the job waits for the save, since steps may be long.
 const LEAD_SOON: u64 = 1;
+
+/// Time that such an order may take to reach the members, and their reports before it. The commits of that time are its lead.
+const ORDERED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Time between two saves where all members are about to leave.
 pub(super) const HURRIED_EVERY: Duration = Duration::from_secs(2);
@@ -46,6 +50,10 @@ struct Save {
     began: Time,
     /// Members whose parts are not safe yet; none: rank 0 makes the checkpoint whole.
     waiting_for: BTreeSet<WorkerId>,
+    /// The highest step of a member that had made the commit before the order came: the save is in vain. The others' parts are
+    /// awaited, since a member that still writes one could not begin another.
+    #[serde(default)]
+    missed: Option<Step>,
     sealer: WorkerId,
     /// Time at which it counts as slow.
     slow_at: Time,
@@ -74,6 +82,8 @@ pub(crate) struct Checkpoints {
     /// Whether all members are about to leave.
     #[serde(default)]
     is_hurried: bool,
+    #[serde(default)]
+    pace: CommitPace,
 }
 
 impl Checkpoints {
@@ -90,6 +100,7 @@ impl Checkpoints {
             failed: None,
             ends_with: None,
             is_hurried: false,
+            pace: CommitPace::default(),
         }
     }
 
@@ -116,6 +127,11 @@ impl Checkpoints {
     /// The job's end does not wait for a save any more.
     pub(crate) fn no_longer_ends(&mut self) {
         (self.ends_with, self.save) = (None, None);
+    }
+
+    /// The lead of an order that is not to be missed, and no longer than that.
+    fn lead_soon(&self) -> u64 {
+        self.pace.commits_in(ORDERED_WITHIN).max(LEAD_SOON)
     }
 
     /// The step that is being saved.
@@ -178,6 +194,7 @@ impl DriverCore {
         self.checkpoints.reached = Step::default();
         self.checkpoints.failed = None;
         self.checkpoints.is_hurried = false;
+        self.checkpoints.pace = CommitPace::default();
         // The next generation's members may be nearer, and its steps longer.
         self.checkpoints.lead = LEAD_STEPS;
     }
@@ -250,9 +267,9 @@ impl DriverCore {
 
     /// Saves the next commit that all members can reach. A step that was ordered and lies far ahead is not saved.
     pub(crate) fn save_soon(&mut self, now: Time) {
-        self.checkpoints.lead = LEAD_SOON;
+        self.checkpoints.lead = self.checkpoints.lead_soon();
         // One that is as near may be taken already.
-        let soon = Step(self.highest_step().0 + LEAD_STEPS);
+        let soon = Step(self.highest_step().0 + self.checkpoints.lead.max(LEAD_STEPS));
         if self.checkpoints.save.as_ref().is_some_and(|save| save.step > soon) {
             self.checkpoints.save = None;
         }
@@ -274,7 +291,7 @@ impl DriverCore {
         self.agenda.set(slow_at, Timer::Checkpoint);
         self.tell_all(waiting_for.iter().cloned().collect(), order);
         self.checkpoints.save =
-            Some(Save { stamp, step, began: now, waiting_for, sealer, slow_at });
+            Some(Save { stamp, step, began: now, waiting_for, missed: None, sealer, slow_at });
     }
 
     fn save_order(
@@ -337,6 +354,14 @@ impl DriverCore {
         let Some(save) = save.filter(|save| (save.stamp, save.step) == (stamp, step)) else {
             return;
         };
+        if save.missed.is_some()
+            && matches!(
+                report,
+                CheckpointReport::PartSaved { .. } | CheckpointReport::Failed { .. }
+            )
+        {
+            return self.save_is_missed_by(now, worker, None);
+        }
         match report {
             CheckpointReport::PartSaved { .. } => {
                 let is_news = save.waiting_for.remove(worker);
@@ -349,11 +374,7 @@ impl DriverCore {
                 }
             }
             CheckpointReport::Missed { reached } => {
-                self.checkpoints.save = None;
-                self.checkpoints.reached = self.checkpoints.reached.max(reached);
-                self.checkpoints.lead = (self.checkpoints.lead * 2).min(LEAD_STEPS_MAX);
-                self.consider_checkpoint(now);
-                self.last_save_missed(now, step, reached);
+                self.save_is_missed_by(now, worker, Some(reached));
             }
             CheckpointReport::Sealed { bytes, troubles } => {
                 let ms = now.ms_since(save.began);
@@ -362,7 +383,7 @@ impl DriverCore {
                 self.checkpoints.last = Some(step);
                 self.checkpoints.last_at = Some(now);
                 let is_soon = self.stopping.is_some() || self.checkpoints.is_hurried;
-                let least = if is_soon { LEAD_SOON } else { LEAD_STEPS };
+                let least = if is_soon { self.checkpoints.lead_soon() } else { LEAD_STEPS };
                 self.checkpoints.lead = (self.checkpoints.lead / 2).max(least);
                 self.record(&JournalRecord::CheckpointSaved { step });
                 self.event(EventKind::CheckpointSaved { step: step.0, bytes, ms });
@@ -384,6 +405,24 @@ impl DriverCore {
         }
     }
 
+    /// A member has missed the step that is being saved, or has done its part of such a save. Another step is ordered when all
+    /// have answered; after the end of training at once, since a last save queues behind the part before.
+    fn save_is_missed_by(&mut self, now: Time, worker: &WorkerId, reached: Option<Step>) {
+        let Some(save) = &mut self.checkpoints.save else { return };
+        save.waiting_for.remove(worker);
+        if save.missed.is_none() {
+            self.checkpoints.lead = (self.checkpoints.lead * 2).min(LEAD_STEPS_MAX);
+        }
+        save.missed = save.missed.max(reached);
+        let (step, missed) = (save.step, save.missed.unwrap_or_default());
+        self.checkpoints.reached = self.checkpoints.reached.max(missed);
+        if save.waiting_for.is_empty() || self.checkpoints.ends_with.is_some() {
+            self.checkpoints.save = None;
+            self.consider_checkpoint(now);
+            self.last_save_missed(now, step, missed);
+        }
+    }
+
     /// Says why a step was not saved.
     pub(crate) fn tell_of_failed_save(&mut self, step: Step, reason: String) {
         self.checkpoints.trouble =
@@ -397,7 +436,8 @@ impl DriverCore {
     }
 
     /// A member has got on. A save that failed is followed by another one once its step is reached.
-    pub(crate) fn retry_checkpoint(&mut self, now: Time) {
+    pub(crate) fn note_committed(&mut self, now: Time, step: Step) {
+        self.checkpoints.pace.handle_step(now, step);
         if self.checkpoints.failed.is_some() {
             self.consider_checkpoint(now);
         }

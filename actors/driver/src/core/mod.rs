@@ -8,6 +8,7 @@
 mod agenda;
 mod agents;
 mod checkpoints;
+mod commit_pace;
 mod config;
 mod divergence;
 mod drivers;

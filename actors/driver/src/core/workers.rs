@@ -49,7 +49,7 @@ impl DriverCore {
                     self.handle_link_paces(&worker, links, times);
                 }
                 self.record_progress(now);
-                self.retry_checkpoint(now);
+                self.note_committed(now, step);
                 match digests {
                     Some(digests) => self.handle_digests(now, &worker, stamp, digests),
                     None => self.handle_no_digests(&worker, stamp, step),

@@ -102,14 +102,38 @@ fn a_period_counts_from_the_end_of_the_last_save() {
     assert!(saving(&cluster).is_some());
 }
 
+/// All members have made the ordered commit before the order came.
+fn miss(cluster: &mut Cluster, reached: u64) {
+    for worker in cluster.members() {
+        report(cluster, &worker, CheckpointReport::Missed { reached: Step(reached) });
+    }
+}
+
+#[test]
+fn an_order_that_one_member_missed_is_given_anew_when_the_others_have_done_their_part() {
+    let mut cluster = cluster(CheckpointEvery::Period(Duration::from_secs(1)), ResumeFrom::Auto);
+    cluster.pass(Duration::from_secs(2));
+    let [a, b] = &cluster.members()[..] else { panic!("two members") };
+    let (a, b) = (a.clone(), b.clone());
+    for part in [PART, CheckpointReport::Failed { reason: "no space left".to_owned() }] {
+        let (step, orders) = (saving(&cluster), cluster.saves.len());
+        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(50) });
+        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(50) });
+        assert_eq!((saving(&cluster), cluster.saves.len()), (step, orders), "b writes its part");
+        report(&mut cluster, &b, part);
+        assert_eq!((cluster.saves.len(), &cluster.seals), (orders + 2, &Vec::new()));
+        assert!(saving(&cluster) > Some(50));
+    }
+    assert_eq!(status(&cluster).failed, None, "that part was of no use");
+}
+
 #[test]
 fn an_order_that_comes_too_late_is_given_again_with_a_longer_lead() {
     let mut cluster = cluster(CheckpointEvery::Period(Duration::from_secs(1)), ResumeFrom::Auto);
     cluster.pass(Duration::from_secs(2));
-    let a = cluster.members()[0].clone();
     let mut leads = Vec::new();
     for reached in [50, 100, 200] {
-        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(reached) });
+        miss(&mut cluster, reached);
         leads.push(saving(&cluster).expect("at once") - reached);
     }
     assert_eq!(leads, [4, 8, 16]);
@@ -119,16 +143,15 @@ fn an_order_that_comes_too_late_is_given_again_with_a_longer_lead() {
 #[test]
 fn c_1_a_longer_lead_does_not_outlast_the_moment_that_needed_it() {
     let mut cluster = cluster(CheckpointEvery::Steps(10), ResumeFrom::Auto);
-    let a = cluster.members()[0].clone();
     for reached in [50, 100, 150, 200, 250, 300] {
-        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(reached) });
+        miss(&mut cluster, reached);
     }
     assert_eq!(saving(&cluster), Some(430), "128 steps ahead, at a multiple of 10");
     let saved: Vec<u64> = (0..7).map(|_| save(&mut cluster)).collect();
     let next = saving(&cluster).expect("the next one");
     assert_eq!(next - saved[6], 10, "an interval from one to the next again: {saved:?}");
     for reached in [600, 700, 800] {
-        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(reached) });
+        miss(&mut cluster, reached);
     }
     let victim = cluster.members()[1].clone();
     cluster.kill(&victim);
@@ -238,7 +261,7 @@ fn no_step_is_ordered_that_a_member_cannot_reach_since_it_has_ended() {
     let orders = cluster.saves.len();
     report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(70) });
     cluster.say_step(&b, 69);
-    cluster.settle();
+    report(&mut cluster, &b, CheckpointReport::Missed { reached: Step(69) });
     assert_eq!((saving(&cluster), cluster.saves.len()), (None, orders));
 }
 
@@ -318,9 +341,8 @@ fn c_1_a_job_that_is_stopped_saves_the_next_commit_first() {
     assert_eq!((saving(&cluster), outcome(&cluster)), (Some(71), None), "a step that is near");
     let waiting = cluster.core.status(cluster.now, &|at| at.to_string()).waiting_for;
     assert!(waiting.is_some_and(|text| text.contains("step 71 is being saved first")));
-    let a = cluster.members()[0].clone();
-    report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(72) });
-    assert_eq!(saving(&cluster), Some(74), "a member was faster");
+    miss(&mut cluster, 72);
+    assert_eq!(saving(&cluster), Some(74), "the members were faster");
     save(&mut cluster);
     assert_eq!(status(&cluster).last_step, Some(74));
     assert_eq!(outcome(&cluster), Some(JobOutcome::Stopped));
@@ -389,6 +411,18 @@ fn a_stop_saves_nothing_where_no_commit_will_come_or_no_order_can_leave() {
     without.add_host("a", 2);
     stop(&mut without);
     assert_eq!(outcome(&without), Some(JobOutcome::Stopped), "there is no checkpoint");
+}
+
+#[test]
+fn the_faster_the_steps_the_further_ahead_is_the_one_that_a_stop_saves() {
+    let mut cluster = of_steps();
+    for step in [1_000, 2_000, 3_000] {
+        say_all(&mut cluster, step);
+        cluster.pass(Duration::from_secs(1));
+    }
+    stop(&mut cluster);
+    save(&mut cluster);
+    assert_eq!(saving(&cluster), Some(3_500), "half a second ahead");
 }
 
 #[test]
