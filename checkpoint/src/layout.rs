@@ -410,6 +410,27 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_that_leads_out_of_its_directory_or_to_no_step_is_refused() {
+        let decoded = |change: fn(&mut Manifest)| {
+            let mut manifest = manifest();
+            change(&mut manifest);
+            Manifest::decode(&manifest.encode()).map_err(|damage| damage.to_string())
+        };
+        assert!(decoded(|_| {}).is_ok());
+        assert!(decoded(|it| it.step = 1 << 62).is_ok());
+        let too_far = decoded(|it| it.step = (1 << 62) + 1).expect_err("nobody comes there");
+        assert!(too_far.contains("no training comes to step"), "{too_far}");
+        for name in ["../a", "/etc/passwd", "a/b", "..", ""] {
+            let mut outside = manifest();
+            outside.files[0].name = name.to_owned();
+            let refused = Manifest::decode(&outside.encode()).expect_err(name).to_string();
+            assert!(refused.contains("does not lie beside it"), "{refused}");
+        }
+        let rest = decoded(|it| it.rest = Some("../rest".to_owned())).expect_err("outside");
+        assert!(rest.contains("does not lie beside it"), "{rest}");
+    }
+
+    #[test]
     fn shares_of_any_number_of_readers_cover_the_commit_once() {
         let manifest = manifest();
         let layout = CommitLayout::new(&manifest).expect("it fits");

@@ -1,10 +1,15 @@
 //! `manifest.json`: what a checkpoint consists of. Written by `seal`, read by `read`.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::Damage;
 use crate::{checksum, hex};
+
+/// Highest step of a checkpoint. No training comes so far, and whoever counts on from it must not overflow.
+const STEP_MAX: u64 = 1 << 62;
 
 /// Name of the manifest within a step's directory.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -120,6 +125,14 @@ impl Manifest {
             .map_err(|error| wrong(format!("it cannot be read: {error}")))?;
         if manifest.encode() != bytes {
             return Err(wrong("it has other content than was written".to_owned()));
+        }
+        if manifest.step > STEP_MAX {
+            return Err(wrong(format!("no training comes to step {}", manifest.step)));
+        }
+        let is_outside = |name: &&String| Path::new(name).file_name() != Some(name.as_ref());
+        let mut names = manifest.files.iter().map(|file| &file.name).chain(&manifest.rest);
+        if let Some(name) = names.find(is_outside) {
+            return Err(wrong(format!("{name:?} does not lie beside it")));
         }
         Ok(manifest)
     }

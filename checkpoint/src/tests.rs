@@ -290,3 +290,15 @@ fn another_reader_of_safetensors_reads_the_arrays() {
     assert_eq!(read.tensor("model.weight").expect("named").data(), &bytes[5..25]);
     assert_eq!(read.tensor("model.bias").expect("named").shape(), [3]);
 }
+
+#[test]
+fn g_9_only_plain_files_are_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("manifest.json");
+    std::fs::create_dir(&path).expect("ours");
+    let refused = LocalFiles.open(&path).err().expect("a pipe's reader would wait").to_string();
+    assert!(refused.contains("no plain file"), "{refused}");
+    std::fs::remove_dir(&path).expect("ours");
+    std::fs::write(&path, "x").expect("ours");
+    assert!(LocalFiles.open(&path).is_ok());
+}

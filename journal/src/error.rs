@@ -5,8 +5,8 @@ use std::io;
 /// Errors of reading or writing a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The disk is full.
-    #[error("the journal cannot be written: no space is left on its disk")]
+    /// The disk is full, or a quota or a limit of the file's size is reached: the source says which.
+    #[error("the journal cannot be written: there is no room for it")]
     Full(#[source] io::Error),
     /// The journal is read-only.
     #[error("the journal cannot be written: it is read-only")]
@@ -32,8 +32,11 @@ impl JournalError {
     }
 
     /// Advice for the operator.
-    pub const fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
+            Self::Full(error) if matches!(error.kind(), io::ErrorKind::FileTooLarge) => {
+                "files may not become that large here: raise that limit (`ulimit -f`)"
+            }
             Self::Full(_) => "make room on that disk",
             Self::ReadOnly(_) => {
                 "make the state directory writable, or give another with --state-dir"

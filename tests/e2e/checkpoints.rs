@@ -605,3 +605,26 @@ fn c_4_a_job_that_is_stopped_does_not_wait_for_a_disk_that_hangs() {
     disk.thaw();
     assert_eq!(job.end(), 130, "{}", job.stderr());
 }
+
+#[test]
+fn c_2_where_no_checkpoint_is_whole_a_job_of_two_hosts_ends_with_the_reasons_and_blames_no_host() {
+    let shared = TempDir::new().expect("a folder");
+    let folder = shared.path().join("checkpoints");
+    let mut job = start(2, &folder, &[]);
+    wait_for_checkpoints(&mut job, 1);
+    assert_eq!(job.finish(), 0);
+    for (step, _) in steps_listed(&folder) {
+        let is_data = |path: &&PathBuf| path.extension().is_some_and(|it| it != "json");
+        let damaged = files_of(&folder, step);
+        for path in damaged.iter().filter(is_data) {
+            fs::write(path, "other content").expect("ours");
+        }
+    }
+    let mut again = start(2, &folder, &[]);
+    assert_eq!(again.end(), 1, "{}", again.stderr());
+    assert!(again.stderr().contains("none of the checkpoints in"), "{}", again.stderr());
+    assert!(again.stderr().contains("checkpoint verify"), "{}", again.stderr());
+    for kind in ["host_blacklisted", "state_lost"] {
+        assert_eq!(again.events_of(kind), Vec::<Value>::new());
+    }
+}

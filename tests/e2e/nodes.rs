@@ -191,6 +191,27 @@ fn t_11_a_node_of_another_job_is_refused_with_the_way_out() {
 }
 
 #[test]
+fn t_11_a_node_that_names_another_job_at_the_same_endpoint_is_refused() {
+    let Some(network) = Network::enter(2) else { return };
+    let mut nodes = Nodes::new();
+    let head = endpoint(network.place(0));
+    let flags = |id: &'static str| {
+        let flags = ["--nnodes", "1:2", "--rdzv-endpoint", &head, "--rdzv-id", id, "--rdzv-conf"];
+        [&flags[..], &["last_call_timeout=0"]].concat()
+    };
+    let secret = [("ELASTIC_TOKEN", "a secret of both jobs")];
+    nodes.start(0, network.place(0), &flags("one"), &secret);
+    assert_met(&nodes.met(1));
+    let mut other = Nodes::new();
+    other.start(0, network.place(1), &flags("two"), &secret);
+    let (_, child) = &mut other.running[0];
+    let status = wait_until("its end", || child.try_wait().expect("ours"));
+    assert_eq!(status.code(), Some(1), "{}", other.describe());
+    assert!(other.stderr(0).contains("this is the job one"), "{}", other.describe());
+    nodes.finish();
+}
+
+#[test]
 fn t_2_a_static_rendezvous_has_its_driver_at_node_0() {
     let Some(network) = Network::enter(2) else { return };
     let mut nodes = Nodes::new();

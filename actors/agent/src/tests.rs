@@ -214,6 +214,7 @@ fn join() -> AgentToDriver {
         slots: 1,
         role: "default".to_owned(),
         meeting: None,
+        run_id: None,
         live: vec![],
     }
 }

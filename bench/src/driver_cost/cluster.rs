@@ -169,6 +169,7 @@ impl CostCluster {
             slots: self.slots,
             role: "default".to_owned(),
             meeting: None,
+            run_id: None,
             live: Vec::new(),
         };
         Ok([Input::Link(node.clone(), LinkEvent::Up), Input::FromAgent(node, encode(&join)?)])

@@ -235,7 +235,30 @@ fn bytes_of(manifest: &Manifest) -> u64 {
     manifest.files.iter().map(|file| file.bytes).sum()
 }
 
+/// When the checkpoint was saved; empty where the file says what is no time.
 fn at(manifest: &Manifest) -> String {
-    let at = UNIX_EPOCH.checked_add(Duration::from_millis(manifest.saved_at_ms));
-    at.map_or_else(String::new, |at| humantime::format_rfc3339_millis(at).to_string())
+    time_text(manifest.saved_at_ms)
+}
+
+fn time_text(unix_ms: u64) -> String {
+    if unix_ms >= SAVED_AT_MS_END {
+        return String::new();
+    }
+    let at = UNIX_EPOCH + Duration::from_millis(unix_ms);
+    humantime::format_rfc3339_millis(at).to_string()
+}
+
+/// The year 10000, which no text of RFC 3339 shows, in milliseconds since 1970.
+const SAVED_AT_MS_END: u64 = 253_402_300_800_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_no_text_shows_is_left_empty() {
+        assert_eq!(time_text(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(time_text(SAVED_AT_MS_END - 1), "9999-12-31T23:59:59.999Z");
+        assert_eq!([SAVED_AT_MS_END, u64::MAX].map(time_text), ["", ""]);
+    }
 }

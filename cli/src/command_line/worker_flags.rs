@@ -103,6 +103,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) slots: u32,
     /// The role of this host's workers.
     pub(crate) role: String,
+    /// The name of the job to join (`--rdzv-id`), if one was given.
+    pub(crate) run_id: Option<String>,
     /// The network interface by which other hosts reach this one, if one was named.
     pub(crate) interface: Option<String>,
     /// Timeout for finding a driver.
@@ -163,6 +165,7 @@ pub(crate) fn plan_worker(arguments: &RoleArguments) -> Result<WorkerPlan, Comma
         host,
         slots,
         role,
+        run_id: None,
         interface,
         patience: PATIENCE,
         is_launched,

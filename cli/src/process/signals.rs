@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -49,6 +49,8 @@ pub(crate) struct Signals(Arc<SignalQueue>);
 #[derive(Debug)]
 struct SignalQueue {
     waiting: Mutex<VecDeque<Heard>>,
+    /// The first signal that was taken.
+    first: OnceLock<Heard>,
     came: Notify,
     pulse: Pulse,
 }
@@ -73,8 +75,12 @@ impl Signals {
     /// Starts to receive signals, once per process; from here on they do not end the process by themselves. `pulse`
     /// tells whether the actors run.
     pub(crate) fn start(pulse: Pulse) -> io::Result<Self> {
-        let shared =
-            Arc::new(SignalQueue { waiting: Mutex::default(), came: Notify::new(), pulse });
+        let shared = Arc::new(SignalQueue {
+            waiting: Mutex::default(),
+            first: OnceLock::new(),
+            came: Notify::new(),
+            pulse,
+        });
         let (told, started) = sync_channel(1);
         let of_thread = Arc::clone(&shared);
         let hear = move || hear_in_runtime(&of_thread, &told);
@@ -87,10 +93,16 @@ impl Signals {
     pub(crate) async fn next(&self) -> Heard {
         loop {
             if let Some(heard) = self.0.lock().pop_front() {
+                self.0.first.get_or_init(|| heard);
                 return heard;
             }
             self.0.came.notified().await;
         }
+    }
+
+    /// The first signal that was taken, if there was one: the process was asked to end.
+    pub(crate) fn first(&self) -> Option<Heard> {
+        self.0.first.get().copied()
     }
 }
 

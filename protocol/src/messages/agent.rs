@@ -45,6 +45,8 @@ pub enum AgentToDriver {
         /// An address at which others can reach what a program of this host opens: the host's data address,
         /// with a free port. A loopback address if the agent reached the driver over loopback.
         meeting: Option<SocketAddr>,
+        /// The name of the job that the host was told to join (`--rdzv-id`), if it was told one.
+        run_id: Option<String>,
         /// Processes that still live; empty on first contact.
         live: Vec<LiveWorker>,
     },

@@ -104,6 +104,14 @@ pub enum WorkerToDriver {
         /// The report.
         report: CheckpointReport,
     },
+    /// No member held a commit, and the root cannot load the checkpoint that training is to begin from, or any: training
+    /// cannot begin, whoever is the root.
+    NotResumed {
+        /// The generation.
+        stamp: Stamp,
+        /// The reason; at most [`CheckpointReport::TEXT_BYTES_MAX`] bytes.
+        reason: String,
+    },
     /// The root has looked for a checkpoint, since no member held a commit.
     Resumed {
         /// The generation.

@@ -170,6 +170,7 @@ impl World {
             | WorkerToDriver::CollectiveFailed { .. }
             | WorkerToDriver::Checkpoint { .. }
             | WorkerToDriver::Resumed { .. }
+            | WorkerToDriver::NotResumed { .. }
             | WorkerToDriver::Moves { .. }
             | WorkerToDriver::Warning { .. }
             | WorkerToDriver::TableWanted { .. } => Ok(()),

@@ -93,6 +93,7 @@ impl World {
             ThreadTell::Event(TrainingEvent::Failed { .. }) => 5,
             ThreadTell::Event(TrainingEvent::Resumed { .. }) => 9,
             ThreadTell::Event(TrainingEvent::Warned { .. }) => 11,
+            ThreadTell::Event(TrainingEvent::NotResumed { .. }) => 12,
             ThreadTell::Checkpoint(outcome) => 10 | outcome.step.0 << 8,
             ThreadTell::Boundary(boundary) => 6 | boundary << 8,
             ThreadTell::Progress => 7,

@@ -188,6 +188,9 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         WorkerToDriver::Resumed { stamp: of, step, .. } => {
             format!("{} begins from the checkpoint of step {}", stamp(*of), or_none(*step))
         }
+        WorkerToDriver::NotResumed { stamp: of, reason } => {
+            format!("{} cannot begin from a checkpoint: {reason}", stamp(*of))
+        }
         WorkerToDriver::Leaving { reason } => format!("wants to leave: {reason}"),
         WorkerToDriver::TableWanted { stamp: of } => {
             format!("wants the whole table of {}", stamp(*of))

@@ -47,8 +47,8 @@ pub enum ConnectError {
         /// This program's.
         ours: String,
     },
-    /// A certificate has expired, or a clock is wrong.
-    #[error("{whose} certificate has expired, or a clock is wrong")]
+    /// A certificate has expired or is not valid yet, or a clock is wrong.
+    #[error("{whose} certificate has expired or is not valid yet, or a clock is wrong")]
     Expired {
         /// `the driver's` or `this node's`.
         whose: &'static str,

@@ -173,11 +173,11 @@ impl PinnedAuthority {
             .build()
             .map_err(|error| invalid(rustls::Error::General(error.to_string())))?;
         verifier.verify_server_cert(end_entity, &[], server_name, &[], now).map_err(|error| {
-            use CertificateError::{Expired, ExpiredContext};
+            use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
             match error {
-                rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => {
-                    (CertificateFinding::Expired, error)
-                }
+                rustls::Error::InvalidCertificate(
+                    Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
+                ) => (CertificateFinding::Expired, error),
                 _ => invalid(error),
             }
         })

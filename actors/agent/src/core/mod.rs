@@ -50,6 +50,9 @@ pub struct AgentSettings {
     /// An address of this host, with a port that was free, at which workers of other hosts can meet a program
     /// of this host; `None` if unknown. The driver is told.
     pub meeting: Option<SocketAddr>,
+    /// The name of the job that this host was told to join (`--rdzv-id`), if it was told one. A driver of a job with another name
+    /// refuses the host. Default: none.
+    pub run_id: Option<String>,
     /// Timeout for the first `AcceptedWelcome`. Default: [`Deadlines::elastic`]'s default, 600 s.
     pub join_within: Duration,
 }
@@ -58,7 +61,8 @@ impl AgentSettings {
     /// Settings with defaults.
     pub fn new(host: HostName, slots: u32) -> Self {
         let role = "default".to_owned();
-        Self { host, slots, role, meeting: None, join_within: Deadlines::default().elastic }
+        let join_within = Deadlines::default().elastic;
+        Self { host, slots, role, meeting: None, run_id: None, join_within }
     }
 }
 
@@ -195,8 +199,9 @@ impl AgentCore {
                 for process in self.processes_mut() {
                     process.announced = process.pid.is_some();
                 }
-                let AgentSettings { host, slots, role, meeting, .. } = self.settings.clone();
-                self.send(AgentToDriver::Join { host, slots, role, meeting, live });
+                let AgentSettings { host, slots, role, meeting, run_id, .. } =
+                    self.settings.clone();
+                self.send(AgentToDriver::Join { host, slots, role, meeting, run_id, live });
             }
             DriverLink::Silent { silent_ms } => {
                 // The session may recover. Until then this host counts as alone, as without a session.

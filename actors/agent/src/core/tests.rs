@@ -100,6 +100,7 @@ fn join() -> AgentOutput {
         slots: 2,
         role: "default".to_owned(),
         meeting: None,
+        run_id: None,
         live: vec![],
     })
 }

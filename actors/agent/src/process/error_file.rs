@@ -1,8 +1,9 @@
 //! Reads a program's error file: `error.json`, as torch's `@record` writes it. Called by `system` after the
 //! process has ended.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use elastic_protocol::messages::{AgentToDriver, ProgramError};
@@ -11,9 +12,14 @@ use serde_json::Value;
 /// The most bytes of an error file that are read.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
-/// The error that a program wrote, if it wrote one.
+/// The error that a program wrote, if it wrote one. What is no plain file is not read: a program may have put a pipe there, whose
+/// reader would wait.
 pub(super) fn read(path: &Path) -> Option<ProgramError> {
-    let file = File::open(path).ok()?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        tracing::warn!(path = %path.display(), "an error file is not read: it is no plain file");
+        return None;
+    }
     let mut text = String::new();
     match file.take(FILE_BYTES_MAX).read_to_string(&mut text) {
         Ok(_) => parse(&text),
@@ -61,6 +67,17 @@ mod tests {
             {"py_callstack": "Traceback …\nValueError: no\n", "timestamp": "1700000000"}}}"#;
         let message = "Traceback …\nValueError: no".to_owned();
         assert_eq!(parse(text), Some(ProgramError { message, at: Some(1_700_000_000) }));
+    }
+
+    #[test]
+    fn g_9_a_pipe_in_the_place_of_an_error_file_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("error.json");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("ours");
+        assert_eq!(read(&path), None);
+        std::fs::remove_file(&path).expect("ours");
+        std::fs::write(&path, r#"{"message": "it broke"}"#).expect("ours");
+        assert!(read(&path).is_some(), "a plain file is read");
     }
 
     #[test]

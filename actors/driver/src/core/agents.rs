@@ -30,8 +30,17 @@ impl DriverCore {
     /// Handles an agent's message.
     pub fn handle_agent(&mut self, now: Time, from: &NodeId, message: AgentToDriver) {
         let NodeName::Agent(host) = &from.name else { return self.drop_message() };
-        if let AgentToDriver::Join { host: name, slots, role, meeting, live } = message {
+        if let AgentToDriver::Join { host: name, slots, role, meeting, run_id, live } = message {
             if name == *host {
+                if let (Some(ours), Some(theirs)) = (&self.config.run_id, &run_id)
+                    && ours != theirs
+                {
+                    let theirs = shorten(theirs);
+                    let reason = format!(
+                        "this is the job {ours}, and --rdzv-id names {theirs}: give another job another --rdzv-endpoint"
+                    );
+                    return self.refuse(from, host, &reason);
+                }
                 let (node, deadline) = (from.clone(), now);
                 let join = PendingJoin { node, slots, role, meeting, live, deadline };
                 return self.handle_join(now, join);

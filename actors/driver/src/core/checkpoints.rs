@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CheckpointStatus, DriverToWorker,
 };
@@ -487,6 +488,16 @@ impl DriverCore {
         }
         let step = step.map(|step| step.0);
         self.event(EventKind::CheckpointLoaded { step, notes });
+    }
+
+    /// The root can load no checkpoint. Another root would read the same files, so the job ends, and no host is to blame.
+    pub(crate) fn handle_not_resumed(&mut self, now: Time, stamp: Stamp, reason: &str) {
+        if self.round.stamp() != Some(stamp) {
+            return self.drop_message();
+        }
+        let hint = "`elastic-node checkpoint verify` shows what is wrong with each; --resume STEP takes another one, and \
+                    --resume never none";
+        self.fail(now, &shorten(reason), Some(hint));
     }
 
     /// The step that a generation begins from if none of its members holds a commit.

@@ -21,7 +21,7 @@ impl CommitPace {
     pub(crate) fn handle_step(&mut self, now: Time, step: Step) {
         let is_next = self.last.is_none_or(|(at, last)| at + COMPARED_AFTER <= now && last < step);
         if is_next {
-            self.before = std::mem::replace(&mut self.last, Some((now, step)));
+            self.before = self.last.replace((now, step));
         }
     }
 

@@ -26,7 +26,8 @@ impl DriverCore {
     /// Handles the operator's request to end (SIGINT is 2, SIGTERM 15). A second request ends at once. If a
     /// standby is there, SIGTERM ends only this driver.
     pub fn handle_stop(&mut self, now: Time, signal: i32) {
-        if self.is_to_hand_over(signal) {
+        // Who was asked before, and has said so, keeps to it.
+        if self.stopping.is_none() && self.is_to_hand_over(signal) {
             return self.hand_over();
         }
         let reason = format!("stopped by signal {signal}");

@@ -30,7 +30,10 @@ impl DriverCore {
                 Timer::Join(host) => self.resolve_pending_join(now, &host),
                 Timer::Silence(worker) => self.handle_silence_deadline(now, &worker),
                 Timer::Departure(worker) => self.handle_departure_deadline(now, &worker),
-                Timer::Hang => self.review_hangs(now),
+                Timer::Hang => {
+                    self.review_hangs(now);
+                    self.consider_stop(now);
+                }
                 Timer::Inactivity => self.watch_activity(now),
                 Timer::Straggler => self.review_stragglers(now),
                 Timer::Checkpoint => self.handle_checkpoint_timer(now),

@@ -29,10 +29,14 @@ pub(crate) struct PendingStop {
 impl DriverCore {
     /// The operator ends the job: begins to save the next commit. Returns whether the job's end waits for that.
     pub(crate) fn begin_stop_save(&mut self, now: Time, signal: i32, reason: &str) -> bool {
-        let trains = matches!(self.round.phase(), RoundPhase::Run) && self.takeover.is_none();
-        // An order could not leave while the journal cannot be written, and members that stand still make no commit.
-        let is_vain = self.outbox.trouble().is_some() || !self.stalled_workers(now).is_empty();
-        if !trains || is_vain || !self.can_save() || is_planted(Bug::StopNotSaved) {
+        let has_checkpoints = self.config.checkpoint.is_some() && !self.is_by_restart();
+        if !has_checkpoints || is_planted(Bug::StopNotSaved) {
+            return false;
+        }
+        if let Some(trouble) = self.trouble_of_stop_save(now) {
+            if Some(self.highest_step()) > self.checkpoints.last() {
+                self.tell_of_failed_stop_save(trouble);
+            }
             return false;
         }
         let reached = self.highest_step();
@@ -52,22 +56,45 @@ impl DriverCore {
         if self.checkpoints.last() > Some(stop.reached) {
             return self.finish_stop(now);
         }
-        let trains_on = matches!(self.round.phase(), RoundPhase::Run);
-        let trouble = if !trains_on || stop.stamp != self.round.stamp() {
+        let (stamp, until) = (stop.stamp, stop.until);
+        let trouble = if stamp != self.round.stamp() {
             "its generation has ended"
-        } else if stop.until <= now {
+        } else if until <= now {
             "it was not safe within --grace-period"
         } else {
-            return;
+            let Some(trouble) = self.trouble_of_stop_save(now) else { return };
+            trouble
         };
         self.give_up_stop_save(now, trouble);
     }
 
+    /// The reason why no commit can be saved before the job ends.
+    fn trouble_of_stop_save(&self, now: Time) -> Option<&'static str> {
+        match self.round.phase() {
+            RoundPhase::Run if self.takeover.is_none() => {}
+            RoundPhase::Pausing { .. } | RoundPhase::Stopping { .. } => {
+                return Some("its members are about to change");
+            }
+            _ => return Some("no generation trains now"),
+        }
+        if self.outbox.trouble().is_some() {
+            return Some("no order can leave, as the journal cannot be written");
+        }
+        if !self.stalled_workers(now).is_empty() {
+            return Some("a rank stands still");
+        }
+        (!self.can_save()).then_some("a rank is gone or has finished")
+    }
+
     /// Ends the job without that checkpoint.
     pub(crate) fn give_up_stop_save(&mut self, now: Time, trouble: &str) {
+        self.tell_of_failed_stop_save(trouble);
+        self.finish_stop(now);
+    }
+
+    fn tell_of_failed_stop_save(&mut self, trouble: &str) {
         let step = self.checkpoints.saving().unwrap_or(self.highest_step());
         self.tell_of_failed_save(step, format!("the job was asked to end, and {trouble}"));
-        self.finish_stop(now);
     }
 
     /// Ends the job as it was asked to.

@@ -67,6 +67,9 @@ impl DriverCore {
             WorkerToDriver::Checkpoint { stamp, step, report } => {
                 self.handle_checkpoint_report(now, &worker, stamp, step, report);
             }
+            WorkerToDriver::NotResumed { stamp, reason } => {
+                self.handle_not_resumed(now, stamp, &reason);
+            }
             WorkerToDriver::Resumed { stamp, step, notes } => {
                 self.handle_resumed(stamp, step, notes)
             }

@@ -88,6 +88,14 @@ pub(crate) fn run_driver(
                 let message = format!("stopped by signal {} while standing by", heard.number);
                 return Err(CommandFailure::new(message).with_code(heard.code()));
             }
+            // The request to end was about this process, too.
+            DriverLifeEnd::Deposed(reason) if let Some(heard) = signals.first() => {
+                let message = format!("stopped by signal {}", heard.number);
+                let hint =
+                    "another driver may go on with the job: `elastic-node stop` asks that one";
+                let failure = CommandFailure::new(message).with_code(heard.code());
+                return Err(failure.source(Abandoned(reason)).hint(hint));
+            }
             // Everything of the old term is gone with its system of actors: the driver is as if just started.
             DriverLifeEnd::Deposed(reason) => {
                 tracing::warn!(reason, "this driver goes back to standing by")

@@ -61,6 +61,7 @@ pub(crate) fn run_node(mut plan: NodePlan, log: &str) -> Result<(), CommandFailu
                 host: name,
                 slots: plan.slots,
                 role: plan.role,
+                run_id: plan.driver.config.run_id,
                 interface: plan.interface,
                 patience: plan.patience,
                 is_launched: false,

@@ -55,6 +55,7 @@ impl LinkFrame {
                         WorkerToDriver::Resumed { step, .. } => {
                             8 | step.map_or(0, |step| step.0 + 1) << 16
                         }
+                        WorkerToDriver::NotResumed { .. } => 16,
                         WorkerToDriver::TableWanted { stamp } => 6 | stamp.generation.0 << 16,
                     }
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, CheckpointReport, CheckpointStatus, WorkerToDriver,
+    AgentToDriver, Ballot, CheckpointReport, CheckpointStatus, DriverStatus, WorkerToDriver,
 };
 use elastic_protocol::{Deadlines, ExitStatus, JobOutcome, Step, WorkerId};
 
@@ -411,6 +411,46 @@ fn a_stop_saves_nothing_where_no_commit_will_come_or_no_order_can_leave() {
     without.add_host("a", 2);
     stop(&mut without);
     assert_eq!(outcome(&without), Some(JobOutcome::Stopped), "there is no checkpoint");
+}
+
+#[test]
+fn c_4_a_stop_during_a_reset_says_why_nothing_is_saved() {
+    let mut forming = of_steps();
+    say_all(&mut forming, 70);
+    forming.deaf.extend(forming.members());
+    let b = forming.members()[1].clone();
+    forming.report_exit(&b, ExitStatus::Signal(9));
+    stop(&mut forming);
+    assert_eq!(outcome(&forming), Some(JobOutcome::Stopped));
+    let why = status(&forming).failed.unwrap_or_default();
+    assert!(why.contains("a rank is gone"), "{why}");
+}
+
+#[test]
+fn x_17_a_second_request_by_another_signal_ends_the_job_and_hands_nothing_over() {
+    let mut cluster = of_steps();
+    let standby = DriverStatus { address: "b:7070".to_owned(), version: "1".to_owned() };
+    cluster.core.handle_standbys(cluster.now, vec![standby]);
+    say_all(&mut cluster, 70);
+    stop(&mut cluster);
+    cluster.core.handle_stop(cluster.now, 15);
+    cluster.settle();
+    let result = cluster.core.result_so_far().expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Stopped, 130));
+}
+
+#[test]
+fn c_2_a_root_that_can_load_no_checkpoint_ends_the_job_and_no_host_is_blamed() {
+    let mut cluster = of_steps();
+    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
+    let reason = "none of the checkpoints in shared is whole".to_owned();
+    cluster.say(&root, WorkerToDriver::NotResumed { stamp, reason });
+    cluster.settle();
+    let result = cluster.core.result_so_far().expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
+    assert!(result.reason.contains("none of the checkpoints"), "{}", result.reason);
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("checkpoint verify")));
+    assert_eq!(cluster.resets.len(), 0);
 }
 
 #[test]

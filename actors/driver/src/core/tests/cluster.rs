@@ -283,6 +283,17 @@ impl Cluster {
     }
 
     pub(super) fn rejoin(&mut self, node: &NodeId, slots: u32, live: Vec<LiveWorker>) {
+        self.join_job(node, slots, live, None);
+    }
+
+    /// An agent joins that was told to join a job of this name.
+    pub(super) fn join_job(
+        &mut self,
+        node: &NodeId,
+        slots: u32,
+        live: Vec<LiveWorker>,
+        run_id: Option<&str>,
+    ) {
         let NodeName::Agent(name) = &node.name else { return };
         self.core.handle_link(self.now, node, &LinkEvent::Up);
         let join = AgentToDriver::Join {
@@ -290,6 +301,7 @@ impl Cluster {
             slots,
             role: "default".to_owned(),
             meeting: None,
+            run_id: run_id.map(ToOwned::to_owned),
             live,
         };
         self.core.handle_agent(self.now, node, join);

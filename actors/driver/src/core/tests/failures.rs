@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{AgentToDriver, Ballot, LiveWorker, WorkerToDriver};
-use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
+use elastic_protocol::{
+    ExitStatus, Incarnation, JobOutcome, NodeId, NodeName, ResetCause, WorkerId,
+};
 use elastic_runtime::transport::LinkEvent;
 
 use super::cluster::{lost, silence};
@@ -427,6 +429,20 @@ fn a_second_agent_of_one_name_is_refused_while_the_first_is_there() {
     cluster.pass(Duration::from_secs(4));
     assert_eq!(cluster.refused.len(), 1, "once the first is known to be dead the other is taken");
     assert_eq!(cluster.sizes.last(), Some(&4));
+}
+
+#[test]
+fn t_11_a_host_that_was_told_to_join_another_job_is_refused() {
+    let mut cluster = two_by_two(|config| config.run_id = Some("one".to_owned()));
+    for (number, (run_id, refused)) in
+        [(None, 0), (Some("one"), 0), (Some("two"), 1)].into_iter().enumerate()
+    {
+        let name = NodeName::Agent(host(&format!("c{number}")));
+        let node = NodeId { name, incarnation: Incarnation(90) };
+        cluster.join_job(&node, 1, Vec::new(), run_id);
+        assert_eq!(cluster.refused.len(), refused, "{run_id:?}");
+    }
+    assert!(cluster.refused[0].contains("this is the job one"), "{:?}", cluster.refused);
 }
 
 #[test]

@@ -102,6 +102,11 @@ impl StateCore {
         }
     }
 
+    /// Tells the driver that the root cannot load any checkpoint.
+    pub(super) fn say_not_resumed(&mut self, stamp: Stamp, reason: String) {
+        self.tell_driver(WorkerToDriver::NotResumed { stamp, reason: bounded_text(reason) });
+    }
+
     /// Tells the driver which checkpoint the root has loaded.
     pub(super) fn say_resumed(&mut self, stamp: Stamp, step: Option<Step>, notes: Vec<String>) {
         let notes = notes.into_iter().take(CheckpointReport::TEXTS_MAX).map(bounded_text).collect();

@@ -92,6 +92,13 @@ pub enum TrainingEvent {
         /// The last reported numbers.
         reported: ReportedValues,
     },
+    /// There are checkpoints, and this thread, the root's, can load none of them. `Failed` follows.
+    NotResumed {
+        /// The generation.
+        stamp: Stamp,
+        /// The reason.
+        reason: String,
+    },
     /// The user's function returned an error of its own. The thread waits for `RunExit`.
     Failed {
         /// The generation.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use elastic_checkpoint::CheckpointLoadError;
 use elastic_checkpoint::store_of;
 use elastic_collectives::{
     AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
@@ -318,7 +319,15 @@ impl Driven {
                     },
                 });
             }
-            Err(SyncError::Fatal(error)) => return Err(self.failed(stamp, error)),
+            Err(SyncError::Fatal(error)) => {
+                if let Error::Checkpoint(error) = &error
+                    && no_root_could_load(error, source.as_ref())
+                {
+                    let reason = chain(error);
+                    self.control.event(TrainingEvent::NotResumed { stamp, reason });
+                }
+                return Err(self.failed(stamp, error));
+            }
         };
         let Some(commit) = state.commit_id() else {
             return Err(self.broken(
@@ -409,5 +418,14 @@ impl Driven {
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let message = format!("panicked: {}", text.unwrap_or("without a message"));
         self.control.event(TrainingEvent::Failed { stamp, message });
+    }
+}
+
+/// Whether another root would fail as well: it would read the same files.
+fn no_root_could_load(error: &CheckpointLoadError, source: Option<&CheckpointSource>) -> bool {
+    match error {
+        CheckpointLoadError::NoneWhole { .. } => true,
+        CheckpointLoadError::Damaged { .. } => source.is_some_and(|it| it.exactly.is_some()),
+        _ => false,
     }
 }
