@@ -222,6 +222,39 @@ fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
     }
 }
 
+#[test]
+fn a_driver_whose_standby_is_dead_ends_the_job_that_it_was_told_to_leave() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut two = job(&etcd.address().to_string());
+    two.job.standby("second", &[]);
+    let mut dead = two.job.standbys.remove("second").expect("it was started");
+    dead.kill().and_then(|()| dead.wait()).expect("it was ours");
+    signal(two.job.driver_pid(), Signal::SIGTERM);
+    assert_eq!(two.job.end(), 128 + 15, "{}", two.job.stderr());
+    assert_eq!(two.job.events_of("handed_over").len(), 1, "the standby counted as there");
+    for host in ["a", "b"] {
+        assert_eq!(two.job.agent_end(host).code(), Some(128 + 15), "agent {host}");
+    }
+}
+
+#[test]
+fn a_driver_that_was_asked_to_end_and_loses_its_lease_ends() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut two = job(&etcd.address().to_string());
+    two.job.standby("second", &[]);
+    etcd.stop();
+    // Its disk is the store: the job's end cannot be recorded, and the lease ends first.
+    signal(two.job.driver_pid(), Signal::SIGINT);
+    assert_eq!(two.job.end(), 128 + 2, "{}", two.job.stderr());
+    etcd.go_on();
+    two.wait_for_takeover(2);
+    two.job.wait_for_steps();
+    two.assert_undisturbed();
+    let acting = i32::try_from(two.job.standbys["second"].id()).expect("a process id");
+    signal(acting, Signal::SIGTERM);
+    assert_eq!(two.job.standby_end("second"), 128 + 15);
+}
+
 /// Milliseconds between two events, by the drivers' clocks.
 fn ms_between(earlier: &Value, later: &Value) -> u128 {
     let time = |event: &Value| {

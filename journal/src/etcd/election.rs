@@ -171,6 +171,14 @@ impl Candidate {
         }
     }
 
+    /// The driver that leads, without a campaign; none if nobody does.
+    ///
+    /// # Errors
+    /// [`JournalError`], of which [`JournalError::Io`] may pass.
+    pub fn leader(&mut self) -> Result<Option<DriverCard>, JournalError> {
+        Ok(self.look()?.leader.map(|leader| read_card(&leader.value)))
+    }
+
     fn look(&mut self) -> Result<Sight, JournalError> {
         let keys = [self.keys.leader(), self.keys.over(), self.keys.head()];
         let success = keys.iter().map(|key| EtcdOperation::get(key)).collect();

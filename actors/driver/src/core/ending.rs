@@ -27,7 +27,8 @@ impl DriverCore {
     /// standby is there, SIGTERM ends only this driver.
     pub fn handle_stop(&mut self, now: Time, signal: i32) {
         // Who was asked before, and has said so, keeps to it.
-        if self.stopping.is_none() && self.is_to_hand_over(signal) {
+        let was_asked = self.stopping.is_some() || self.stop_asked.is_some();
+        if !was_asked && self.is_to_hand_over(signal) {
             return self.hand_over();
         }
         let reason = format!("stopped by signal {signal}");
@@ -51,11 +52,26 @@ impl DriverCore {
         if self.round.phase().is_over() {
             return self.end_at_once(now);
         }
+        let was_asked = self.stop_asked.is_some();
+        if self.takeover.is_some() && !was_asked {
+            self.stop_asked = Some((signal, reason));
+            return;
+        }
         if self.begin_stop_save(now, signal, &reason) {
             return;
         }
         let result = self.result(JobOutcome::Stopped, 128 + signal, reason, None);
         self.end(now, result);
+        if was_asked {
+            self.end_at_once(now);
+        }
+    }
+
+    /// A takeover is over: ends the job that was to end meanwhile. Before, the driver did not know all whom it has to tell.
+    pub(crate) fn stop_after_takeover(&mut self, now: Time) {
+        if let Some((signal, reason)) = self.stop_asked.take() {
+            self.stop(now, signal, reason);
+        }
     }
 
     /// Fails the job for want of something that it cannot go on without, such as the first discovery (H-15).
@@ -190,7 +206,7 @@ impl DriverCore {
     }
 
     pub(crate) fn end(&mut self, now: Time, result: JobResult) {
-        self.stopping = None;
+        (self.stopping, self.stop_asked) = (None, None);
         self.record(&JournalRecord::Ended { result: result.clone() });
         self.report_held_reset();
         self.tell_first_steps();

@@ -167,6 +167,9 @@ pub struct DriverCore {
     /// The operator's request to end, while it waits for a checkpoint.
     #[serde(default)]
     stopping: Option<PendingStop>,
+    /// The signal and the reason of the operator's request to end, while it waits for the end of a takeover.
+    #[serde(default)]
+    stop_asked: Option<(i32, String)>,
     /// Timers, and the pending review.
     agenda: Timetable,
     /// Pending outputs, and the records that they wait for.
@@ -209,6 +212,7 @@ impl DriverCore {
             state: TrainedState::default(),
             checkpoints: Checkpoints::restored(None),
             stopping: None,
+            stop_asked: None,
             agenda,
             outbox: DriverOutbox::default(),
             takeover: None,

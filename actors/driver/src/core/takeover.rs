@@ -324,5 +324,6 @@ impl DriverCore {
             let cause = ResetCause::DeadlinePassed { phase, waiting_for: Vec::new() };
             self.begin_abort(now, cause, now);
         }
+        self.stop_after_takeover(now);
     }
 }

@@ -19,7 +19,7 @@ use elastic_driver::{AskStatus, Driver, DriverParts, StopJob};
 use elastic_host_manager::{
     Discovery, DnsDiscovery, HostFileDiscovery, NoDiscovery, ScriptDiscovery,
 };
-use elastic_journal::etcd::{EtcdAddress, StoreRevision};
+use elastic_journal::etcd::EtcdAddress;
 use elastic_observe::since_1970;
 use elastic_protocol::messages::StatusReport;
 use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
@@ -32,7 +32,7 @@ use tokio::time::timeout;
 use self::durable::{Durable, Unusable};
 use self::listening::{Listening, SharedCredentials, not_listening};
 use self::reach::{reached_at, tell_how_to_join};
-use self::standing::{LeaderSeat, Stood, finish, resign, stand};
+use self::standing::{LeaderSeat, Standing, Stood, finish, resign, stand};
 use self::state_keeper::StateKeeper;
 use super::accounting::Accounting;
 use super::boot_time;
@@ -69,19 +69,23 @@ pub(crate) fn run_driver(
     log: &str,
     beside: Option<Rc<Beside>>,
 ) -> Result<(), CommandFailure> {
-    let mut since = None;
+    let mut standing = Standing::default();
     let pulse = Pulse::new(boot_time());
     let signals = Signals::start(pulse.clone()).failed("signals cannot be heard")?;
     loop {
         let life = async {
             tokio::task::spawn_local(tick(pulse.clone()));
-            drive(&mut plan, log, beside.as_deref(), &mut since, &signals).await
+            drive(&mut plan, log, beside.as_deref(), &mut standing, &signals).await
         };
         let end = system::run(life);
         match end.failed("the system refuses what the driver needs")?? {
             DriverLifeEnd::Over(JobResult { outcome: JobOutcome::Succeeded, .. })
-            | DriverLifeEnd::HandedOver => {
+            | DriverLifeEnd::Followed => {
                 return Ok(());
+            }
+            // The standby may be gone. This process stays until another driver leads, behind all that stand by.
+            DriverLifeEnd::HandedOver => {
+                standing = Standing { since: None, leaves: signals.first() };
             }
             DriverLifeEnd::Over(result) => return Err(tell(result)),
             DriverLifeEnd::Asked(heard) => {
@@ -109,8 +113,10 @@ pub(crate) fn run_driver(
 enum DriverLifeEnd {
     /// The job is over.
     Over(JobResult),
-    /// The driver was asked to go, and another driver continues the job.
+    /// The driver was asked to go, and has left the job to its standbys.
     HandedOver,
+    /// The driver was asked to go, and another one continues the job.
+    Followed,
     /// The driver was asked to go before it acted.
     Asked(Heard),
     /// The driver may not act any more, or not yet.
@@ -121,7 +127,7 @@ async fn drive(
     plan: &mut DriverPlan,
     log: &str,
     beside: Option<&Beside>,
-    since: &mut Option<StoreRevision>,
+    standing: &mut Standing,
     signals: &Signals,
 ) -> Result<DriverLifeEnd, CommandFailure> {
     // The driver's own log already reports hosts and workers.
@@ -134,7 +140,8 @@ async fn drive(
             Err(heard) => return Ok(DriverLifeEnd::Asked(heard)),
         },
         Some(store) => {
-            match open_store(plan, &store.address, since, signals, &lanes, &start_beside).await? {
+            match open_store(plan, &store.address, standing, signals, &lanes, &start_beside).await?
+            {
                 Ok(opened) => opened,
                 Err(end) => return Ok(end),
             }
@@ -248,6 +255,10 @@ async fn drive(
         tokio::task::spawn_local(dashboard.publish(driver.clone(), accounting.clone()));
     }
     let keeper = seat.map(|seat| seat.serve(driver.clone()));
+    if let Some(heard) = standing.leaves {
+        tracing::warn!("no other driver has taken the job over: it ends, as this one was asked to");
+        driver.do_send(StopJob { signal: heard.number });
+    }
     tokio::task::spawn_local(forward(signals.clone(), driver.clone()));
     let store = StoreActor::new(node.clone());
     let _store =
@@ -473,7 +484,7 @@ async fn open(
 async fn open_store(
     plan: &mut DriverPlan,
     store: &EtcdAddress,
-    since: &mut Option<StoreRevision>,
+    standing: &mut Standing,
     signals: &Signals,
     lanes: &Lanes,
     start_beside: &dyn Fn(&str) -> Result<(), CommandFailure>,
@@ -486,13 +497,15 @@ async fn open_store(
     plan.bind = address;
     let reached_at = reached_at(plan, address);
     let tell_acting = |acting: &str| start_beside(&format!("{acting},{reached_at}"));
-    let seat = match stand(store, plan, &reached_at, since, signals, &lanes.journal, &tell_acting)
-        .await?
-    {
-        Stood::Acts(seat) => *seat,
-        Stood::Over(result) => return Ok(Err(DriverLifeEnd::Over(result))),
-        Stood::Asked(heard) => return Ok(Err(DriverLifeEnd::Asked(heard))),
-    };
+    let seat =
+        match stand(store, plan, &reached_at, standing, signals, &lanes.journal, &tell_acting)
+            .await?
+        {
+            Stood::Acts(seat) => *seat,
+            Stood::Over(result) => return Ok(Err(DriverLifeEnd::Over(result))),
+            Stood::Asked(heard) => return Ok(Err(DriverLifeEnd::Asked(heard))),
+            Stood::Followed => return Ok(Err(DriverLifeEnd::Followed)),
+        };
     let way_out = format!(
         "give this job a place of its own (--store etcd://HOST:PORT/NAME); or delete the keys below \
          {store} to give that one up"

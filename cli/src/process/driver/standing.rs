@@ -42,6 +42,9 @@ pub(super) struct LeaderSeat {
     pulse: Pulse,
 }
 
+/// Time beyond the lease after which nobody follows a driver that leaves: it takes its job again, and ends it.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
+
 /// The way in which standing by ends.
 #[derive(Debug)]
 pub(super) enum Stood {
@@ -51,15 +54,26 @@ pub(super) enum Stood {
     Over(JobResult),
     /// A signal asked the driver to end.
     Asked(Heard),
+    /// Another driver has followed this one, which leaves.
+    Followed,
 }
 
-/// Stands by until this driver may act. `since` is when the process first stood by; `tell_acting` receives the address
-/// of the acting driver.
+/// How a process stands by.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    /// When it first stood by.
+    pub(super) since: Option<StoreRevision>,
+    /// The signal by which it was asked to go while it acted. It waits for a driver that follows it.
+    pub(super) leaves: Option<Heard>,
+}
+
+/// Stands by until this driver may act; one that leaves, until another one acts. `tell_acting` receives the address of
+/// the acting driver.
 pub(super) async fn stand(
     store: &EtcdAddress,
     plan: &DriverPlan,
     reached_at: &str,
-    since: &mut Option<StoreRevision>,
+    standing: &mut Standing,
     signals: &Signals,
     lane: &OffloadPort,
     tell_acting: &dyn Fn(&str) -> Result<(), CommandFailure>,
@@ -70,10 +84,28 @@ pub(super) async fn stand(
         program: plan.config.program.argv.join(" "),
     };
     let program = card.program.clone();
+    let Standing { since, leaves } = standing;
+    if leaves.is_some() {
+        tracing::info!(%store, "stays until another driver acts");
+    }
     let mut candidate =
         Candidate::new(store.clone(), card, plan.lease, plan.is_standby).standing_since(*since);
     let begun = Instant::now();
     let (mut said, mut failing) = (None, None);
+    // Those who stand by go first.
+    while leaves.is_some() && begun.elapsed() < plan.lease + FOLLOWED_WITHIN {
+        let looked = lane.run("look", move || {
+            let leader = candidate.leader();
+            (candidate, leader)
+        });
+        let leader;
+        (candidate, leader) = looked.await.failed("this driver cannot stand by")?;
+        if let Ok(Some(card)) = leader {
+            tracing::info!(%store, "{} acts now", card.address);
+            return Ok(Stood::Followed);
+        }
+        sleep(LOOK_EVERY).await;
+    }
     loop {
         let campaigned = lane.run("campaign", move || {
             let campaign = candidate.campaign(&boot_time);
@@ -104,6 +136,11 @@ pub(super) async fn stand(
                 if !card.program.is_empty() && card.program != program =>
             {
                 return Err(of_another_job(store, &card));
+            }
+            Ok(Campaign::StandsBy(Some(card))) if leaves.is_some() => {
+                tracing::info!(%store, "{} acts now", card.address);
+                drop(lane.run("withdrawal", move || candidate.withdraw()).await);
+                return Ok(Stood::Followed);
             }
             Ok(Campaign::StandsBy(Some(card))) => {
                 tell_acting(&card.address)?;

@@ -414,6 +414,27 @@ fn a_stop_saves_nothing_where_no_commit_will_come_or_no_order_can_leave() {
 }
 
 #[test]
+fn c_1_a_stop_during_a_takeover_waits_for_its_end_and_saves_then() {
+    for twice in [false, true] {
+        let mut cluster = of_steps();
+        say_all(&mut cluster, 70);
+        cluster.restart_driver();
+        stop(&mut cluster);
+        assert_eq!(outcome(&cluster), None, "nobody could be told");
+        if twice {
+            stop(&mut cluster);
+            assert!(matches!(cluster.result.as_ref(), Some(end) if end.code == 130), "at once");
+            continue;
+        }
+        cluster.come_back(&["a", "b"]);
+        cluster.pass(Duration::from_secs(1));
+        assert_eq!((outcome(&cluster), saving(&cluster).is_some()), (None, true));
+        save(&mut cluster);
+        assert_eq!(outcome(&cluster), Some(JobOutcome::Stopped));
+    }
+}
+
+#[test]
 fn c_4_a_stop_during_a_reset_says_why_nothing_is_saved() {
     let mut forming = of_steps();
     say_all(&mut forming, 70);
