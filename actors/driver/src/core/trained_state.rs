@@ -155,3 +155,25 @@ impl TrainedState {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::GenerationId;
+
+    use super::*;
+
+    #[test]
+    fn l_1_training_time_counts_on_from_a_checkpoint_and_begins_anew_at_the_start() {
+        for (goes_on, trained_s, committed) in [(true, 8, Some(Step(3))), (false, 0, None)] {
+            let mut state = TrainedState::default();
+            state.trains(Time::ZERO);
+            state.reached(Step(9));
+            state.rests(Time::ZERO + Duration::from_secs(8));
+            let generation = GenerationId(2);
+            let loss = StateLossImage { generation, committed: Step(9), begins_at: Step(3) };
+            state.lose(loss, goes_on);
+            assert_eq!(state.trained(), Duration::from_secs(trained_s));
+            assert_eq!(state.committed(), committed);
+        }
+    }
+}

@@ -171,3 +171,22 @@ fn a_journal_as_json_has_neither_secrets_nor_keys_nor_arguments() {
     assert!(json["current"]["formation"].get("key").is_none(), "{json}");
     assert!(!json.to_string().contains("171,171"), "{json}");
 }
+
+#[test]
+fn once_the_program_attaches_all_its_processes_are_kept() {
+    let mut image = Image::default();
+    for record in [
+        JournalRecord::ProcessStarted { worker: worker(1) },
+        JournalRecord::ProcessStarted { worker: worker(2) },
+        JournalRecord::ProcessDone { worker: worker(2) },
+        JournalRecord::WorkerStarted { worker: worker(3) },
+        JournalRecord::WorkerAttached {
+            worker: worker(3),
+            data_address: "127.0.0.1:1".parse().expect("an address"),
+        },
+    ] {
+        image.apply(&record);
+    }
+    let kept: Vec<_> = image.workers.iter().map(|(id, it)| (id.clone(), it.process)).collect();
+    assert_eq!(kept, [(worker(1), None), (worker(3), None)], "the second one had ended");
+}

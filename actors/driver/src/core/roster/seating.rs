@@ -198,10 +198,9 @@ impl Seating {
             .collect();
         let record = self.hosts.entry(host.clone()).or_default();
         let before = std::mem::replace(&mut record.claims, claims.clone());
-        if before != claims || record.facts != facts {
-            self.is_checked.set(false);
-        }
-        record.facts = facts;
+        let same_facts = std::mem::replace(&mut record.facts, facts) == record.facts;
+        // Equivalent mutant: the next check looks at less, and decides nothing.
+        self.is_checked.set(self.is_checked.get() && same_facts && before == claims);
         let gone = before.iter().filter(|claim| !has(&claims, claim));
         let followers: Vec<SlotClaim> =
             gone.flat_map(|claim| self.selection.remove(claim)).collect();
@@ -214,9 +213,8 @@ impl Seating {
     /// Sets the number of workers below which slots at rest are used, too. [`Seating::settle`] must follow.
     pub(crate) fn set_floor(&mut self, floor: usize) {
         let moved = self.selection.set_floor(floor);
-        if !moved.is_empty() {
-            self.is_checked.set(false);
-        }
+        // Equivalent mutant: the next check looks at less, and decides nothing.
+        self.is_checked.set(self.is_checked.get() && moved.is_empty());
         self.are_stale(moved);
     }
 

@@ -117,6 +117,7 @@ fn a_slow_link_is_named_by_both_of_its_hosts_and_told_when_it_is_over() {
     let told = shown(&job);
     assert_eq!(told.len(), 1);
     assert_eq!((&told[0].from, &told[0].to, &told[0].host), (&name("a"), &name("b"), &None));
+    assert!((told[0].loss_ms - 21.0).abs() < 0.01, "{}", told[0].loss_ms);
 
     pass(&mut job, 60, slow(&["a-b"]));
     assert_eq!(named(&job).len(), 1, "it is told once");

@@ -84,6 +84,11 @@ fn l_4_a_slow_member_trains_on_until_a_spare_slot_has_another_one_and_leaves_as_
     });
     assert_eq!(effect, Some((slow, vec![new], 3, Some(302.0), 102.0)));
 
+    let rest_s = job.cluster.stragglers.iter().find_map(|event| match event {
+        EventKind::WorkerReplaced { rest_s, .. } => Some(*rest_s),
+        _ => None,
+    });
+    assert_eq!(rest_s, Some(job.cluster.core.config.cool_down.as_secs_f64()));
     let status = job.cluster.core.status(job.cluster.now, &|_| "then".to_owned());
     let host = status.hosts.iter().find(|host| host.name.as_str() == "b").expect("it is listed");
     assert_eq!((host.state, host.until.as_deref()), (HostCondition::Resting, Some("then")));

@@ -176,3 +176,30 @@ fn c_5_an_array_with_a_shape_has_its_fields_name_and_its_shape() {
     let restored: (u8, Shaped) = decode(&content).expect("it decodes");
     assert_eq!(restored.1, state);
 }
+
+#[test]
+fn each_type_of_array_has_its_name_in_numpy_and_torch() {
+    let types = [
+        ("bool", Dtype::BOOL),
+        ("uint8", Dtype::U8),
+        ("int8", Dtype::I8),
+        ("uint16", Dtype::U16),
+        ("int16", Dtype::I16),
+        ("float16", Dtype::F16),
+        ("bfloat16", Dtype::BF16),
+        ("uint32", Dtype::U32),
+        ("int32", Dtype::I32),
+        ("float32", Dtype::F32),
+        ("uint64", Dtype::U64),
+        ("int64", Dtype::I64),
+        ("float64", Dtype::F64),
+        ("complex64", Dtype::C64),
+        ("float8_e4m3fn", Dtype::F8_E4M3),
+        ("float8_e5m2", Dtype::F8_E5M2),
+    ];
+    for (name, dtype) in types {
+        let array = NamedArray::new("w".to_owned(), name, vec![2, 3]).expect(name);
+        assert_eq!((array.dtype, array.shape), (dtype, vec![2, 3]), "{name}");
+    }
+    assert!(NamedArray::new("w".to_owned(), "complex128", vec![]).is_none());
+}
