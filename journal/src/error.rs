@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The disk is full, or a quota or a limit of the file's size is reached: the source says which.
-    #[error("the journal cannot be written: there is no room for it")]
+    #[error("the journal cannot be written: no space is left for it")]
     Full(#[source] io::Error),
     /// The journal is read-only.
     #[error("the journal cannot be written: it is read-only")]
