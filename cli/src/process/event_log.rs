@@ -289,8 +289,11 @@ impl Write for EventFile {
 /// Opens the file. By default it is for this user alone: events contain the last output of workers.
 fn open_masked(path: &Path, umask: FileUmask) -> io::Result<File> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    // The process's own umask, an older version or another --umask may have left other permissions.
-    file.set_permissions(fs::Permissions::from_mode(umask.of_files()))?;
+    // The process's own umask, an older version or another --umask may have left other permissions. What a link leads to
+    // may be everybody's: /dev/null is.
+    if file.metadata()?.is_file() {
+        file.set_permissions(fs::Permissions::from_mode(umask.of_files()))?;
+    }
     Ok(file)
 }
 
@@ -307,6 +310,24 @@ mod tests {
 
     const START: LoggedStart<'_> =
         LoggedStart { job: "j", address: "127.0.0.1:1", output_dir: None };
+
+    #[test]
+    fn a_device_that_the_log_is_a_link_to_keeps_its_permissions() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("null");
+        // A device like /dev/null, which is everybody's.
+        let mut made = std::process::Command::new("mknod");
+        made.args(["-m", "666"]).arg(&path).args(["c", "1", "3"]);
+        if !made.status().is_ok_and(|status| status.success()) {
+            return;
+        }
+        open_masked(&path, FileUmask::PRIVATE).expect("it can be written");
+        let mode = fs::metadata(&path).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o666);
+    }
 
     #[test]
     fn a_line_has_its_time_term_generation_and_kind() {
