@@ -100,7 +100,7 @@ impl FileSystem for LocalFiles {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn SeekableRead>> {
-        // Whoever opens a pipe waits for its writer.
+        // To open a pipe is to wait for its writer.
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file"));
         }

@@ -71,10 +71,15 @@ impl Three {
 
     fn finish(&mut self) {
         self.job.control("finish");
-        for host in ["a", "b"] {
-            assert_eq!(self.job.agent_end(host).code(), Some(0), "agent {host}");
-        }
+        self.assert_agents_end(0);
         self.job.assert_exact();
+    }
+
+    /// Asserts that both agents end with this code.
+    fn assert_agents_end(&mut self, code: i32) {
+        for host in ["a", "b"] {
+            assert_eq!(self.job.agent_end(host).code(), Some(code), "agent {host}");
+        }
     }
 }
 
@@ -217,9 +222,7 @@ fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
     let acting = i32::try_from(two.job.standbys["second"].id()).expect("a process id");
     signal(acting, Signal::SIGTERM);
     assert_eq!(two.job.standby_end("second"), 128 + 15);
-    for host in ["a", "b"] {
-        assert_eq!(two.job.agent_end(host).code(), Some(128 + 15), "agent {host}");
-    }
+    two.assert_agents_end(128 + 15);
 }
 
 #[test]
@@ -232,9 +235,7 @@ fn a_driver_whose_standby_is_dead_ends_the_job_that_it_was_told_to_leave() {
     signal(two.job.driver_pid(), Signal::SIGTERM);
     assert_eq!(two.job.end(), 128 + 15, "{}", two.job.stderr());
     assert_eq!(two.job.events_of("handed_over").len(), 1, "the standby counted as there");
-    for host in ["a", "b"] {
-        assert_eq!(two.job.agent_end(host).code(), Some(128 + 15), "agent {host}");
-    }
+    two.assert_agents_end(128 + 15);
 }
 
 #[test]

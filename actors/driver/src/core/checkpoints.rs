@@ -202,7 +202,7 @@ impl DriverCore {
 
     /// Begins a save if one is due and none is under way.
     pub(crate) fn consider_checkpoint(&mut self, now: Time) {
-        let Some(settings) = &self.config.checkpoint else { return };
+        let Some(every) = self.checkpoint_every() else { return };
         let trains = matches!(self.round.phase(), RoundPhase::Run);
         if !trains || self.checkpoints.save.is_some() || !self.can_save() {
             return;
@@ -212,16 +212,23 @@ impl DriverCore {
         }
         let is_early = self.checkpoints.due_at.is_none_or(|at| at > now);
         let (reached, lead) = (self.highest_step().0, self.checkpoints.lead);
-        let step = match settings.every {
+        let step = match every {
             _ if self.stopping.is_some() => reached + lead,
-            _ if self.checkpoints.is_hurried && is_early => return,
-            _ if self.checkpoints.is_hurried => reached + lead,
             CheckpointEvery::Period(_) if is_early => return,
             CheckpointEvery::Period(_) => reached + lead,
             CheckpointEvery::Steps(every) => (reached + lead).next_multiple_of(every.max(1)),
         };
         self.checkpoints.failed = None;
         self.order_save(now, Step(step));
+    }
+
+    /// How often a commit is saved now: as the job has it, or soon after each other where all members are about to leave.
+    fn checkpoint_every(&self) -> Option<CheckpointEvery> {
+        let every = self.config.checkpoint.as_ref()?.every;
+        Some(match self.checkpoints.is_hurried {
+            true => CheckpointEvery::Period(HURRIED_EVERY),
+            false => every,
+        })
     }
 
     /// Whether the members of the generation formed last can save a commit that is yet to be made.
@@ -450,12 +457,7 @@ impl DriverCore {
             return;
         }
         self.checkpoints.reached = self.checkpoints.reached.max(step);
-        let every = match self.config.checkpoint.as_ref().map(|settings| settings.every) {
-            _ if self.checkpoints.is_hurried => Some(HURRIED_EVERY),
-            Some(CheckpointEvery::Period(period)) => Some(period),
-            Some(CheckpointEvery::Steps(_)) | None => None,
-        };
-        if let Some(period) = every {
+        if let Some(CheckpointEvery::Period(period)) = self.checkpoint_every() {
             let due_at = now + period;
             self.checkpoints.due_at = Some(due_at);
             self.agenda.set(due_at, Timer::Checkpoint);

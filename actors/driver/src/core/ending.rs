@@ -26,7 +26,7 @@ impl DriverCore {
     /// Handles the operator's request to end (SIGINT is 2, SIGTERM 15). A second request ends at once. If a
     /// standby is there, SIGTERM ends only this driver.
     pub fn handle_stop(&mut self, now: Time, signal: i32) {
-        // Who was asked before, and has said so, keeps to it.
+        // A job that was to end before still ends: its operator was told so.
         let was_asked = self.stopping.is_some() || self.stop_asked.is_some();
         if !was_asked && self.is_to_hand_over(signal) {
             return self.hand_over();

@@ -617,7 +617,7 @@ pub enum EventKind {
     },
     /// The operator ends the job. The next commit is saved first.
     Stopping {
-        /// Who asked for it.
+        /// The request: a signal, or `elastic-node stop`.
         reason: String,
         /// Milliseconds after which the job ends even without that checkpoint.
         within_ms: u64,
