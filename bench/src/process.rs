@@ -27,7 +27,7 @@ fn build(package: &str, part: [&str; 2], file: &str) -> anyhow::Result<PathBuf> 
         false => ("release", &["--package", package]),
     };
     let built = Command::new(cargo)
-        .args(["build", "--quiet"])
+        .arg("build")
         .args(of)
         .args(part)
         .args(["--profile", profile, "--manifest-path"])

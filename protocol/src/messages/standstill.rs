@@ -133,14 +133,17 @@ impl ProcessCounters {
     /// What a look at it costs beside that: the signal for its stacks, a stop for its native stack.
     const LOOK: Self = Self { cpu_ms: 50, moved_bytes: 64 << 10, switches: 10 };
 
-    /// Whether more than nothing was done since an earlier moment.
-    fn is_more_than_idle_since(&self, earlier: &Self, passed_ms: u64) -> bool {
-        let cpu_ms = self.cpu_ms.saturating_sub(earlier.cpu_ms);
-        let moved_bytes = self.moved_bytes.saturating_sub(earlier.moved_bytes);
-        let switches = self.switches.saturating_sub(earlier.switches);
-        cpu_ms > Self::LOOK.cpu_ms + passed_ms / Self::IDLE_PART_OF_TIME
-            || moved_bytes > Self::LOOK.moved_bytes
-            || switches > Self::LOOK.switches + passed_ms / 1_000
+    /// Whether more than nothing was done since an earlier moment. None if the counts cannot be compared: descendants
+    /// that have ended without being waited for took theirs with them.
+    fn is_more_than_idle_since(&self, earlier: &Self, passed_ms: u64) -> Option<bool> {
+        let cpu_ms = self.cpu_ms.checked_sub(earlier.cpu_ms)?;
+        let moved_bytes = self.moved_bytes.checked_sub(earlier.moved_bytes)?;
+        let switches = self.switches.checked_sub(earlier.switches)?;
+        Some(
+            cpu_ms > Self::LOOK.cpu_ms + passed_ms / Self::IDLE_PART_OF_TIME
+                || moved_bytes > Self::LOOK.moved_bytes
+                || switches > Self::LOOK.switches + passed_ms / 1_000,
+        )
     }
 }
 
@@ -154,12 +157,13 @@ impl ProcessSight {
     /// Longest finding, and longest `waits_in`, in bytes.
     pub const TEXT_BYTES_MAX: usize = 256;
 
-    /// Whether the process is at work, or was since an earlier sight of it.
+    /// Whether the process was at work since an earlier sight of it. The counts of all that time decide, and not the
+    /// moment for which it is watched: a process that only polls for its data may be at that in each of these moments.
     #[must_use]
     pub fn is_active_since(&self, earlier: &Self, passed: Duration) -> bool {
         let passed_ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
-        self.activity == ProcessActivity::Working
-            || self.counters.is_more_than_idle_since(&earlier.counters, passed_ms)
+        let is_active = self.counters.is_more_than_idle_since(&earlier.counters, passed_ms);
+        is_active.unwrap_or(self.activity == ProcessActivity::Working)
     }
 
     /// Takes the stacks of an earlier sight over where this one shows none: they are taken once, when the worker is about
@@ -343,5 +347,63 @@ impl fmt::Display for ProcessNamed {
 impl fmt::Display for AwaitedWorker {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} for {} ms: {}", self.worker, self.for_ms, self.why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sight(activity: ProcessActivity, counters: ProcessCounters) -> ProcessSight {
+        ProcessSight {
+            activity,
+            watched_ms: 200,
+            cpu_ms: 0,
+            moved_bytes: 0,
+            waits_in: None,
+            findings: Vec::new(),
+            stack: String::new(),
+            native_stack: String::new(),
+            counters,
+        }
+    }
+
+    #[test]
+    fn x_2_who_polls_is_inactive_though_each_look_falls_on_a_poll() {
+        let of = |seconds: u64| {
+            // Each second it reads a file of 1.4 kB, and sleeps.
+            let switches = 2 * seconds;
+            let counters =
+                ProcessCounters { cpu_ms: seconds, moved_bytes: 1_400 * seconds, switches };
+            sight(ProcessActivity::Working, counters)
+        };
+        assert!(!of(103).is_active_since(&of(100), Duration::from_secs(3)));
+        assert!(!of(110).is_active_since(&of(100), Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn who_has_done_more_than_a_look_costs_is_active_though_the_look_shows_it_waiting() {
+        let earlier = ProcessCounters { cpu_ms: 700, moved_bytes: 9_000, switches: 40 };
+        let before = sight(ProcessActivity::Waiting, earlier);
+        let since = |change: fn(&mut ProcessCounters)| {
+            let mut counters = earlier;
+            change(&mut counters);
+            let now = sight(ProcessActivity::Waiting, counters);
+            now.is_active_since(&before, Duration::from_secs(10))
+        };
+        assert!(!since(|_| {}));
+        assert!(!since(|it| it.cpu_ms += 250) && since(|it| it.cpu_ms += 251));
+        assert!(!since(|it| it.moved_bytes += 65_536) && since(|it| it.moved_bytes += 65_537));
+        assert!(!since(|it| it.switches += 20) && since(|it| it.switches += 21));
+    }
+
+    #[test]
+    fn what_the_look_shows_decides_where_descendants_have_taken_their_counts_with_them() {
+        let counters = |cpu_ms| ProcessCounters { cpu_ms, moved_bytes: 0, switches: 0 };
+        let before = sight(ProcessActivity::Working, counters(5_000));
+        let is_active = |activity| {
+            sight(activity, counters(4_000)).is_active_since(&before, Duration::from_secs(10))
+        };
+        assert!(is_active(ProcessActivity::Working) && !is_active(ProcessActivity::Waiting));
     }
 }

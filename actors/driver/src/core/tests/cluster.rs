@@ -10,8 +10,8 @@ use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
-    FormationTable, KnownDrivers, LiveWorker, Placement, ProcessSight, ProgramError,
-    ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
+    FormationTable, KnownDrivers, LiveWorker, Placement, ProcessActivity, ProcessSight,
+    ProgramError, ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -787,7 +787,11 @@ impl Cluster {
             }
             DriverToAgent::Inspect { worker, with_stack } => {
                 self.looks.push((worker.clone(), with_stack));
-                let Some(mut sight) = self.sights.get(&worker).cloned() else { return };
+                let Some(sight) = self.sights.get_mut(&worker) else { return };
+                if sight.activity == ProcessActivity::Working {
+                    sight.counters.cpu_ms += 1_000;
+                }
+                let mut sight = sight.clone();
                 if !with_stack {
                     sight.drop_stacks();
                 }
