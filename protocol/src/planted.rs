@@ -35,6 +35,7 @@ macro_rules! bugs {
                     Self::ProcessesOutliveGeneration
                         | Self::InactivityAssumed
                         | Self::InactivityForgotten
+                        | Self::RecorderIgnored
                         | Self::ProcessesNotTakenOver
                         | Self::RankOfAnother
                 )
@@ -84,6 +85,8 @@ bugs! {
     InactivityAssumed = "by restart, a process that works counts as inactive", "driver";
     /// By restart, every look at a process forgets for how long it has been inactive: a hang is never named.
     InactivityForgotten = "by restart, each look forgets how long a process has been inactive", "driver";
+    /// By restart, what torch's flight recorder counts is not compared: where two wait alike, nobody is named.
+    RecorderIgnored = "by restart, what the flight recorder counts is ignored", "driver";
     /// A wait for a worker in a section of its program is held to the limit of waits outside of sections.
     SectionsIgnored = "a wait for a worker in a section is held to the limit of the others", "driver";
     /// The driver compares how long members wait, not how long they compute: it finds the victims of a slow member.

@@ -39,7 +39,8 @@ pub use reach::{ReachAnswer, ReachFinding, ReachRequest};
 pub use reported::{InvalidReport, ReportedValues};
 pub use standstill::{
     AwaitedWorker, CollectivePosition, CurrentCollective, HangGrounds, HangSureness,
-    ProcessActivity, ProcessCounters, ProcessNamed, ProcessSight, StalledWorker, TrainingSection,
+    ProcessActivity, ProcessCounters, ProcessNamed, ProcessSight, RecordedCollectives,
+    StalledWorker, TrainingSection,
 };
 pub use step_times::StepTimes;
 pub use straggler::StragglingWorker;

@@ -113,6 +113,19 @@ pub struct ProcessSight {
     /// What it has done since its start, with its descendants: two sights tell whether it did anything between them.
     #[serde(default)]
     pub counters: ProcessCounters,
+    /// Its collectives of all ranks, as its framework's recorder counts them. None where there is none.
+    #[serde(default)]
+    pub collectives: Option<RecordedCollectives>,
+}
+
+/// Collectives of all ranks that a process has entered since its start, as torch's flight recorder counts them for the default
+/// process group.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RecordedCollectives {
+    /// Those that were handed to the backend.
+    pub entered: u64,
+    /// The last one that was completed here.
+    pub completed: u64,
 }
 
 /// What a process and its descendants have done since their start.
@@ -365,6 +378,7 @@ mod tests {
             stack: String::new(),
             native_stack: String::new(),
             counters,
+            collectives: None,
         }
     }
 

@@ -69,10 +69,12 @@ impl World {
             }
             EventKind::HostJoined { host, slots } => {
                 let offered = self.hosts.iter().find(|entry| entry.name == *host);
-                let snapshot = self.driver.hosts();
-                let listed = snapshot.hosts.iter().find(|entry| entry.name == *host);
-                // The list, which the driver knows a moment later, may have fewer of them than its agent offers.
-                let is_of_list = |offered| listed.is_some_and(|it| *slots == it.slots.min(offered));
+                // The list may have fewer of them than its agent offers. The driver knows it a moment after the host manager.
+                let lists = [&self.driver.hosts(), &self.driver.heard_hosts];
+                let listed = lists.map(|it| it.hosts.iter().find(|entry| entry.name == *host));
+                let is_of_list = |offered: u32| {
+                    listed.into_iter().flatten().any(|it| *slots == it.slots.min(offered))
+                };
                 match offered.is_some_and(|it| *slots == it.slots || is_of_list(it.slots)) {
                     true => Ok(()),
                     false => Err(format!("events: {host} joined with {slots} slots")),

@@ -7,7 +7,7 @@ use elastic_driver::OnHang;
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::{
     CollectivePosition, CurrentCollective, HangGrounds, HangSureness, ProcessActivity,
-    ProcessCounters, ProcessSight, TrainingSection,
+    ProcessCounters, ProcessSight, RecordedCollectives, TrainingSection,
 };
 
 use super::driver::ObservedPhase;
@@ -18,7 +18,7 @@ use crate::dataset::mix;
 /// Longest time that an agent takes to look at a process.
 const LOOK_NS: u64 = 300 * MS;
 
-/// Processor time of a step, and how often a step wakes the main thread.
+/// Processor time of a step beside its computation, and how often a step wakes the main thread.
 const CPU_MS_OF_STEP: u64 = 100;
 const SWITCHES_OF_STEP: u64 = 20;
 
@@ -120,6 +120,9 @@ impl World {
             (false, true) => ProcessActivity::Working,
             (false, false) => ProcessActivity::Waiting,
         };
+        let paces = &entry.program.paces;
+        let computes_ns = if computes { self.now - paces.computes_since } else { 0 };
+        let computed_ns = paces.computed_ns + computes_ns;
         let shows = with_stack && activity != ProcessActivity::Stopped;
         ProcessSight {
             activity,
@@ -131,11 +134,27 @@ impl World {
             stack: if shows { stack_of(&entry.id) } else { String::new() },
             native_stack: if shows { native_stack_of(&entry.id) } else { String::new() },
             counters: ProcessCounters {
-                cpu_ms: u64::from(entry.program.operation) * CPU_MS_OF_STEP,
+                cpu_ms: u64::from(entry.program.operation) * CPU_MS_OF_STEP + computed_ns / MS,
                 moved_bytes: 0,
                 switches: u64::from(entry.program.operation) * SWITCHES_OF_STEP,
             },
+            collectives: self.recorded_of(process),
         }
+    }
+
+    /// What the framework of a script has recorded. There is no recorder before the script has its group.
+    fn recorded_of(&self, process: u32) -> Option<RecordedCollectives> {
+        let program = &self.processes[process as usize].program;
+        let entered = u64::from(program.operation);
+        let is_inside = program.stage == ProgramStage::Reducing;
+        let completed = entered - u64::from(is_inside);
+        let is_recorded = self.scripts_are_recorded() && entered > 0;
+        is_recorded.then_some(RecordedCollectives { entered, completed })
+    }
+
+    /// Whether the framework of the scripts records their collectives.
+    fn scripts_are_recorded(&self) -> bool {
+        !self.options.job.is_in_process() && self.scenario.scripts_are_recorded
     }
 
     /// What a script waits in. Nobody looks at that of a program that tells where it stands.
@@ -267,6 +286,8 @@ impl World {
         let entry = &self.processes[process as usize];
         let lately = |at: Option<u64>| at.is_some_and(|at| at + LOOKED_AT_NS > self.now);
         let hangs = entry.thread_hangs > 0
+            // The others have formed the group already, and its links are cut.
+            || entry.program.stage == ProgramStage::Forming
             || entry.stopped > 0
             || entry.hangs
             || !entry.is_alive
@@ -319,13 +340,14 @@ impl World {
         limit + look_every * 2 + NAMED_AFTER_NS
     }
 
-    /// The script that hangs while all others, two at least, wait in a collective and their agents answer.
+    /// The script that hangs while all others wait in a collective and their agents answer: two at least, where no recorder
+    /// tells who has not entered it.
     fn hanging_script(&self) -> Option<u32> {
         let members = &self.driver.members;
         let is_there = !self.options.job.is_in_process()
             && self.driver.phase == ObservedPhase::Run
             && self.driver_acts_since(self.inactive_bound())
-            && members.len() > 2;
+            && members.len() > if self.scripts_are_recorded() { 1 } else { 2 };
         let hangs = |process: u32| {
             let entry = &self.processes[process as usize];
             entry.thread_hangs > 0 && entry.program.stage != ProgramStage::Reducing

@@ -52,6 +52,7 @@ impl World {
         let usual = (usual * own).div_ceil(each);
         let paces = &mut self.processes[process as usize].program.paces;
         let took = now - paces.computes_since;
+        paces.computed_ns += took;
         // A part of each step is waiting for its data.
         paces.samples.note_data(Duration::from_nanos(took / 8));
         if let Some((own, _)) = carried {

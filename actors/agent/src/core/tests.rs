@@ -588,6 +588,7 @@ fn a_process_is_looked_at_once_at_a_time_and_only_while_it_runs() {
         stack: String::new(),
         native_stack: String::new(),
         counters: ProcessCounters::default(),
+        collectives: None,
     });
     core.handle_inspected(&worker(0, 1), sight.clone());
     let told = AgentToDriver::Inspected { worker: worker(0, 1), sight: sight.clone() };

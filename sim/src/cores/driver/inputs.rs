@@ -174,6 +174,7 @@ impl World {
                 self.driver_takes(DriverInput::Missing { stamp, missing });
             }
             LocalMessage::Hosts(snapshot) => {
+                self.driver.heard_hosts = snapshot.clone();
                 self.driver_takes(DriverInput::Hosts(snapshot));
             }
             LocalMessage::Fatal { reason, hint } => {

@@ -197,6 +197,8 @@ pub(super) struct DriverLife {
     pub(super) reset_since: Option<u64>,
     pub(super) stamp: Stamp,
     pub(super) members: Vec<u32>,
+    /// The hosts, as the driver has last heard of them from the host manager.
+    pub(super) heard_hosts: HostsSnapshot,
     /// Whether the driver has just told that committed steps are lost.
     pub(super) loss_is_told: bool,
     /// Workers that this life of it has stopped before their processes existed.
@@ -312,6 +314,7 @@ impl DriverLife {
             reset_since: Some(at),
             stamp,
             members: Vec::new(),
+            heard_hosts: HostsSnapshot::default(),
             loss_is_told: false,
             stopped_unstarted: BTreeSet::new(),
             result,

@@ -84,8 +84,10 @@ pub(super) struct ProgramPaces {
     pub(super) samples: StepSamples,
     /// Steps since the last measurement.
     pub(super) unmeasured: u64,
-    /// World time at which the present computation began, and time spent in collectives, in nanoseconds.
+    /// World time at which the present computation began, and time spent in those before it and in collectives, in
+    /// nanoseconds.
     pub(super) computes_since: u64,
+    pub(super) computed_ns: u64,
     pub(super) waited_ns: u64,
     /// Whether the present step's computation took longer than any that nothing slows.
     pub(super) is_slow: bool,

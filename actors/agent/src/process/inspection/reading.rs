@@ -11,6 +11,7 @@ use super::control_groups::ControlGroups;
 use super::descendants::descendants;
 use super::findings::findings;
 use super::proc_files::{ProcessStat, ProcessStatus, kept_waiting_ns, moved_bytes};
+use super::recorded::recorded_collectives;
 use super::waits_in::{waits_for, waits_in};
 
 /// Ticks in a second of the CPU times in `/proc`: on every processor that Linux calls `x86_64` or `aarch64`.
@@ -104,6 +105,7 @@ impl Reading {
                 moved_bytes: self.moved_bytes,
                 switches: self.switches,
             },
+            collectives: recorded_collectives(self.pid),
         })
     }
 }

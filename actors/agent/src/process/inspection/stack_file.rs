@@ -1,17 +1,17 @@
 //! The file in which a process leaves the stacks of its Python threads when a signal asks for them. The Python package
 //! (`_stacks.py`) makes it: a file in memory, to which `faulthandler` appends. Called by `inspection`.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
-use std::path::PathBuf;
 
 use nix::unistd::Pid;
 
+use super::memory_file::path_of;
 use super::proc_files::ProcessStatus;
 use super::stack_text::arranged;
 
-/// Where a descriptor of the file leads to: no name of a file on a disk can be that.
-const LINK: &str = "/memfd:elastic-stacks (deleted)";
+/// The name of the file, as `_stacks.py` has it.
+const NAME: &str = "elastic-stacks";
 
 /// The signal that asks for the stacks is the last one but so many, as `_stacks.py` has it. Few programs use any of the
 /// real-time signals, and those that do begin with the first.
@@ -35,7 +35,7 @@ impl StackFile {
         if !ProcessStatus::of(pid)?.catches(signal()) {
             return None;
         }
-        let file = OpenOptions::new().read(true).write(true).open(path(pid)?);
+        let file = OpenOptions::new().read(true).write(true).open(path_of(pid, NAME)?);
         let refused =
             |error: &io::Error| tracing::debug!(pid, %error, "its stacks are not to be had");
         let file = file.inspect_err(refused).ok()?;
@@ -69,11 +69,4 @@ impl StackFile {
         read.ok()?;
         Some(arranged(&String::from_utf8_lossy(&written)))
     }
-}
-
-/// The path of the file among the descriptors of a process.
-fn path(pid: i32) -> Option<PathBuf> {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    let mut paths = open.filter_map(|entry| Some(entry.ok()?.path()));
-    paths.find(|path| fs::read_link(path).is_ok_and(|link| link.as_os_str() == LINK))
 }

@@ -16,6 +16,8 @@ pub(super) fn arranged(written: &str) -> String {
             None => blocks.push(printable(line) + "\n"),
         }
     }
+    // The thread that only looks at torch's recorder is ours.
+    blocks.retain(|block| !block.contains("/_flight_recorder.py\""));
     let current = blocks.iter().position(|block| block.starts_with("Current"));
     let main = current.or_else(|| blocks.len().checked_sub(1));
     if let Some(main) = main {
@@ -38,6 +40,13 @@ mod tests {
         assert_eq!(arranged(&written), format!("{main}{a}{b}{c}"));
         assert_eq!(arranged(&format!("{a}\n{b}\n{c}")), format!("{c}{a}{b}"), "the oldest");
         assert_eq!(arranged(""), "");
+    }
+
+    #[test]
+    fn the_thread_of_this_package_is_left_out() {
+        let main = "Current thread 0x4 (most recent call first):\n  File \"/a/train.py\", line 7 in step\n";
+        let ours = "Thread 0x5 (most recent call first):\n  File \"/b/_flight_recorder.py\", line 49 in _watch\n";
+        assert_eq!(arranged(&format!("{ours}\n{main}")), main.to_owned() + "");
     }
 
     #[test]

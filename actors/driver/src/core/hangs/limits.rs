@@ -164,6 +164,7 @@ mod tests {
             stack: String::new(),
             native_stack: String::new(),
             counters: ProcessCounters::default(),
+            collectives: None,
         }
     }
 

@@ -3,11 +3,12 @@
 //!
 //! By restart, programs bring their own collectives, and nobody tells where a worker stands. What its host's system shows is
 //! compared instead: agents look at all members' processes at intervals, and count processor time, bytes moved and how often
-//! the main thread was woken. Who has none of that for long, while others differ, is named, with the grounds and how sure they
-//! are. Only a process that was stopped or frozen is started anew for that (`--on-hang restart`): any other conclusion from outside
+//! the main thread was woken; torch's flight recorder tells how many collectives a process has entered. Who differs from the
+//! others for long is named, with the grounds and how sure they are. Only a process that was stopped or frozen is started anew for that (`--on-hang restart`): any other conclusion from outside
 //! is not enough to stop a job.
 
 mod handlers;
+mod not_entered;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +17,8 @@ use elastic_protocol::messages::{HangGrounds, HangSureness, ProcessSight};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Time, WorkerId};
 use serde::{Deserialize, Serialize};
+
+use not_entered::not_entered;
 
 /// Interval between two looks at all members; shorter where `--hang-timeout` is.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -58,6 +61,8 @@ struct WatchedMember {
     seen_at: Time,
     /// Whether the last look showed it active.
     is_active: bool,
+    /// The last time at which it was known to enter or to complete a collective, as its recorder has it.
+    collectives_at: Time,
     sight: ProcessSight,
     naming: InactivityNaming,
 }
@@ -86,6 +91,8 @@ enum Grounds {
     AloneInactive { others: usize },
     /// All others, so many, are inactive.
     AloneActive { others: usize },
+    /// It has entered fewer collectives than all others, so many, and for long nobody enters one, or completes one.
+    NotEntered { others: usize, counts: (u64, u64), is_active: bool },
     /// All are inactive, and all others wait in something else.
     WaitsElsewhere { others: usize, wait_in: String },
 }
@@ -109,6 +116,17 @@ impl Grounds {
                     _ => format!("it alone works, and {others} others seem to wait for it"),
                 },
             ),
+            Self::NotEntered { others, counts: (its, theirs), is_active } => (
+                if *is_active { HangSureness::Possible } else { HangSureness::Likely },
+                match others {
+                    1 => format!(
+                        "torch has recorded {its} collectives of it, and {theirs} of the other one, which waits"
+                    ),
+                    _ => format!(
+                        "torch has recorded {its} collectives of it, and {theirs} of each of {others} others, which wait"
+                    ),
+                },
+            ),
             Self::WaitsElsewhere { others, wait_in } => (
                 HangSureness::Likely,
                 format!("nobody works, and {others} others wait in something else: {wait_in}"),
@@ -129,7 +147,7 @@ struct Suspect {
 impl WatchedMember {
     fn new(now: Time, sight: ProcessSight) -> Self {
         let naming = InactivityNaming::NotYet;
-        Self { active_at: now, seen_at: now, is_active: true, sight, naming }
+        Self { active_at: now, seen_at: now, is_active: true, collectives_at: now, sight, naming }
     }
 
     /// Takes a look over.
@@ -141,6 +159,9 @@ impl WatchedMember {
         }
         if self.is_active || is_planted(Bug::InactivityForgotten) {
             self.active_at = now;
+        }
+        if sight.collectives != self.sight.collectives {
+            self.collectives_at = now;
         }
         self.seen_at = now;
         let former = std::mem::replace(&mut self.sight, sight);
@@ -181,6 +202,10 @@ impl Inactivity {
             Grounds::AloneActive { .. } => {
                 self.members.iter().any(|(other, member)| other != worker && member.is_active)
             }
+            Grounds::NotEntered { counts: (its, _), .. } => {
+                let member = self.members.get(worker);
+                member.and_then(|it| it.sight.collectives).is_none_or(|it| it.entered != *its)
+            }
             _ => self.members.get(worker).is_some_and(|member| member.is_active),
         }
     }
@@ -207,6 +232,10 @@ impl Inactivity {
             forced.map(|(worker, it)| suspect(worker, it.active_at, Grounds::Stopped)).collect();
         if !forced.is_empty() {
             return forced;
+        }
+        let behind = not_entered(now, &known, limit);
+        if !behind.is_empty() {
+            return behind;
         }
         let others = known.len() - 1;
         match (&active[..], &inactive[..]) {

@@ -55,6 +55,7 @@ pub(super) fn sight(activity: ProcessActivity) -> ProcessSight {
         findings: Vec::new(),
         native_stack: "read (libc.so.6)\n".to_owned(),
         counters: ProcessCounters::default(),
+        collectives: None,
         stack: "File \"train.py\", line 7 in load".to_owned(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{HangSureness, ProcessActivity};
+use elastic_protocol::messages::{HangSureness, ProcessActivity, RecordedCollectives};
 use elastic_protocol::{ResetCause, WorkerId};
 
 use super::Cluster;
@@ -25,6 +25,20 @@ fn four(change: impl FnOnce(&mut DriverConfig)) -> (Cluster, Vec<WorkerId>) {
 fn does(cluster: &mut Cluster, worker: &WorkerId, activity: ProcessActivity, waits_in: &str) {
     let waits_in = Some(waits_in.to_owned()).filter(|it| !it.is_empty());
     cluster.sights.insert(worker.clone(), super::hangs::waiting_in(sight(activity), waits_in));
+}
+
+/// What torch has recorded of a member that waits in no collective.
+fn completed(count: u64) -> RecordedCollectives {
+    RecordedCollectives { entered: count, completed: count }
+}
+
+/// All wait in the same, with so many collectives entered by each, and completed by those that have entered fewer.
+fn all_wait(cluster: &mut Cluster, workers: &[WorkerId], counts: [Option<u64>; 4]) {
+    for (worker, count) in workers.iter().zip(counts) {
+        does(cluster, worker, ProcessActivity::Waiting, "an event");
+        let sight = cluster.sights.get_mut(worker).expect("it is there");
+        sight.collectives = count.map(completed);
+    }
 }
 
 /// The only event, as worker, sureness and grounds.
@@ -173,6 +187,84 @@ fn of_two_the_one_that_works_is_named_as_a_possibility_where_the_other_waits() {
     let (worker, sureness, why) = named(&cluster);
     assert_eq!((&worker, sureness), (&workers[0], HangSureness::Possible));
     assert_eq!(why, "it alone works, and the other one seems to wait for it");
+}
+
+#[test]
+fn x_2_who_has_entered_fewer_collectives_is_named_where_all_wait_alike() {
+    let (mut cluster, workers) = four(|_| {});
+    all_wait(&mut cluster, &workers, [Some(8), Some(8), Some(7), Some(8)]);
+    cluster.pass(seconds(60));
+    assert_eq!(cluster.stalls, [], "not yet");
+    cluster.pass(seconds(30));
+    let (worker, sureness, why) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[2], HangSureness::Likely));
+    assert_eq!(
+        why,
+        "torch has recorded 7 collectives of it, and 8 of each of 3 others, which wait"
+    );
+    // It computes, and is still behind.
+    does(&mut cluster, &workers[2], ProcessActivity::Working, "");
+    cluster.sights.get_mut(&workers[2]).expect("it is there").collectives = Some(completed(7));
+    cluster.pass(seconds(20));
+    assert_eq!(cluster.stalls.len(), 1, "it is awaited still");
+    all_wait(&mut cluster, &workers, [Some(8); 4]);
+    cluster.pass(seconds(20));
+    assert!(
+        matches!(&cluster.stalls[1..], [EventKind::StallEnded { worker, .. }] if *worker == workers[2])
+    );
+    assert_eq!(cluster.resets.len(), 0, "nobody was disturbed");
+}
+
+#[test]
+fn who_works_and_has_entered_fewer_collectives_is_named_later_and_only_as_possible() {
+    let (mut cluster, workers) = four(|_| {});
+    all_wait(&mut cluster, &workers, [Some(8), Some(8), Some(8), Some(7)]);
+    for (worker, count) in [(&workers[0], 8), (&workers[3], 7)] {
+        does(&mut cluster, worker, ProcessActivity::Working, "");
+        cluster.sights.get_mut(worker).expect("it is there").collectives = Some(completed(count));
+    }
+    cluster.pass(seconds(280));
+    assert_eq!(cluster.stalls, [], "it may evaluate");
+    cluster.pass(seconds(60));
+    let (worker, sureness, _) = named(&cluster);
+    assert_eq!((&worker, sureness), (&workers[3], HangSureness::Possible));
+}
+
+#[test]
+fn counts_of_collectives_that_say_nothing_name_nobody() {
+    for counts in [
+        // All have entered the same one.
+        [Some(8); 4],
+        // One has no recorder.
+        [Some(8), Some(8), Some(7), None],
+        // The stages of a pipeline.
+        [Some(16), Some(32), Some(32), Some(15)],
+        // As many are behind as before.
+        [Some(8), Some(8), Some(7), Some(7)],
+    ] {
+        let (mut cluster, workers) = four(|_| {});
+        all_wait(&mut cluster, &workers, counts);
+        cluster.pass(seconds(600));
+        assert_eq!(cluster.stalls, [], "{counts:?}");
+    }
+    // Its path to the others is cut: it waits for their data in the one before.
+    let (mut cluster, workers) = four(|_| {});
+    all_wait(&mut cluster, &workers, [Some(8), Some(8), Some(7), Some(8)]);
+    cluster.sights.get_mut(&workers[2]).expect("it is there").collectives =
+        Some(RecordedCollectives { entered: 7, completed: 6 });
+    cluster.pass(seconds(600));
+    assert_eq!(cluster.stalls, [], "it waits itself");
+    // Somebody enters collectives all the time, each of which the same one enters last.
+    let (mut cluster, workers) = four(|_| {});
+    for step in 1..60 {
+        all_wait(
+            &mut cluster,
+            &workers,
+            [Some(step + 1), Some(step), Some(step + 1), Some(step + 1)],
+        );
+        cluster.pass(seconds(10));
+    }
+    assert_eq!(cluster.stalls, [], "training goes on");
 }
 
 #[test]

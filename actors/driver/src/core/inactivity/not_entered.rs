@@ -1,0 +1,51 @@
+//! Members that have not entered the collective in which all others wait, as torch's flight recorder counts them. Called by the
+//! comparison of members.
+
+use std::time::Duration;
+
+use elastic_protocol::planted::{Bug, is_planted};
+use elastic_protocol::{Time, WorkerId};
+
+use super::{ALONE_FACTOR, Grounds, Suspect, WatchedMember};
+
+/// The members that have entered fewer collectives than the others, all of which have entered as many, and wait in none
+/// themselves, where no count has changed for `limit`. A member that works must be behind for longer: it may evaluate, or
+/// write a checkpoint.
+///
+/// Nobody is named where a member has no recorder, where one that is behind waits itself (the last data of a collective may be
+/// lost on the way to it, while the others have theirs and are in the next one), or where the counts of the others differ: sends
+/// and receives count too, and in a pipeline each stage has its own number of them.
+pub(super) fn not_entered(
+    now: Time,
+    members: &[(&WorkerId, &WatchedMember)],
+    limit: Duration,
+) -> Vec<Suspect> {
+    let counts: Option<Vec<u64>> =
+        members.iter().map(|(_, it)| Some(it.sight.collectives?.entered)).collect();
+    let counts = counts.filter(|_| !is_planted(Bug::RecorderIgnored)).unwrap_or_default();
+    let (Some(least), Some(most)) = (counts.iter().min(), counts.iter().max()) else {
+        return Vec::new();
+    };
+    let with = |count: &u64| counts.iter().filter(|it| *it == count).count();
+    let others = with(most);
+    let are_clear = least < most && with(least) + others == counts.len();
+    let is_minority = with(least) < others || others == 1;
+    let stand_since = members.iter().map(|(_, member)| member.collectives_at).max().unwrap_or(now);
+    if !are_clear || !is_minority {
+        return Vec::new();
+    }
+    let behind = members.iter().filter(|(_, it)| {
+        it.sight.collectives.is_some_and(|it| it.entered == *least && it.completed >= it.entered)
+    });
+    let suspect = |(worker, member): &(&WorkerId, &WatchedMember)| {
+        let (since, is_active) = (stand_since, member.is_active);
+        let lasts = now.since(since);
+        let is_long = match is_active {
+            true => lasts >= limit * ALONE_FACTOR,
+            false => lasts >= limit && now.since(member.active_at) >= limit,
+        };
+        let grounds = Grounds::NotEntered { others, counts: (*least, *most), is_active };
+        is_long.then(|| Suspect { worker: (*worker).clone(), grounds, since })
+    };
+    behind.filter_map(suspect).collect()
+}

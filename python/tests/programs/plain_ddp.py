@@ -1,0 +1,46 @@
+"""A script of stock torch by restart: DDP over gloo. In the tenth step rank 1 stands still, in the way that is named, and the others
+wait for it in a collective, until the driver has named it. They train on until the driver has seen that."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+EVENTS = Path(os.environ["CONTROL"]) / "state" / "events.jsonl"
+
+
+def is_told(kind):
+    return kind in EVENTS.read_text()
+
+
+def waits():
+    """As the others do: in the kernel, for another thread."""
+    goes_on = threading.Event()
+
+    def watch():
+        while not is_told("worker_stalled"):
+            time.sleep(1.0)
+        goes_on.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+    goes_on.wait()
+
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
+step, is_over = 0, torch.zeros(1)
+while not is_over:
+    if step == 10 and dist.get_rank() == 1:
+        globals()[sys.argv[1]]()
+    model(torch.ones(2, 8)).sum().backward()
+    step += 1
+    if step > 20:
+        time.sleep(0.1)
+        is_over[0] = is_told("stall_ended")
+        dist.broadcast(is_over, 0)
+dist.destroy_process_group()
