@@ -178,7 +178,7 @@ impl World {
             let phase = status.phase;
             return Err(format!("status: {said} workers in phase {phase}, and {size} train"));
         }
-        self.oracle.accounts_for(self.driver.job, &status)?;
+        self.oracle.accounts_for(self.now, self.driver.job, &status)?;
         let resets = self.oracle.resets_of(self.driver.job);
         // A reset that was just decided may still wait for its record.
         if status.resets != resets && status.resets != resets + 1 {

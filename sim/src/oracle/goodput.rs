@@ -8,6 +8,9 @@ use elastic_protocol::messages::{StalledWorker, StatusReport, WorkerCondition, W
 
 use super::{JobNumber, Oracle};
 
+/// Longest way of a vote to the registry and of its verdict back, in nanoseconds.
+const VOTE_NS: u64 = 1_000_000;
+
 /// The ledger of a job, and the oracle's own sum.
 #[derive(Debug)]
 pub(super) struct AccountedJob {
@@ -62,16 +65,24 @@ impl Oracle {
 
     /// Checks that the ledger has every slot in training whose worker trains by the driver's status, or in `hung` while a
     /// member hangs by that status.
-    pub(crate) fn accounts_for(&self, job: JobNumber, status: &StatusReport) -> Result<(), String> {
+    pub(crate) fn accounts_for(
+        &self,
+        now: u64,
+        job: JobNumber,
+        status: &StatusReport,
+    ) -> Result<(), String> {
         let accounted = self.jobs.get(&job).and_then(|record| record.accounted.as_ref());
-        let Some(AccountedJob { ledger, .. }) = accounted else { return Ok(()) };
+        let Some(AccountedJob { ledger, at, .. }) = accounted else { return Ok(()) };
+        // A script's exit is an event at once, and its vote goes by way of the registry.
+        let may_be_done = now - at < VOTE_NS;
         let expected = match status.stalled.iter().any(StalledWorker::holds_up_all) {
             true => TimeBucket::Hung,
             false => TimeBucket::Training,
         };
         for worker in status.workers.iter().filter(|it| it.state == WorkerCondition::Running) {
             let bucket = ledger.bucket_of(&worker.host, worker.slot);
-            if bucket != Some(expected) {
+            let is_done = may_be_done && bucket == Some(TimeBucket::Finished);
+            if bucket != Some(expected) && !is_done {
                 let bucket = bucket.map_or("no bucket", TimeBucket::name);
                 let WorkerStatus { host, slot, .. } = worker;
                 return Err(format!(
