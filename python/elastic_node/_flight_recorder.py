@@ -7,6 +7,7 @@ flight recorder is on by default. This module uses no other one of the package: 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import logging
@@ -14,7 +15,6 @@ import multiprocessing
 import os
 import sys
 import threading
-import time
 from typing import Any, Callable, List, Optional, Tuple
 
 #: The agent finds the file by this name, among the open descriptors of the process.
@@ -26,7 +26,11 @@ EVERY = 2.0
 #: The backends that have a recorder of their own. Each counts the collectives that the default group left to it.
 _BACKENDS = ("gloo", "nccl")
 
+#: Longest time in seconds that the end of the process waits for the thread.
+END_WITHIN = 1.0
+
 _is_offered = False
+_is_over = threading.Event()
 
 
 def offer() -> None:
@@ -39,16 +43,25 @@ def offer() -> None:
     _is_offered = True
     try:
         file = os.memfd_create(NAME)
-        threading.Thread(target=_watch, args=(file,), name=NAME, daemon=True).start()
+        thread = threading.Thread(target=_watch, args=(file,), name=NAME, daemon=True)
+        thread.start()
+        # The interpreter must not end while the thread is in torch.
+        atexit.register(_end, thread, os.getpid())
     except Exception as error:
         _log("not offered", error)
+
+
+def _end(thread: threading.Thread, pid: int) -> None:
+    """At the end of the process. A fork has no such thread."""
+    if os.getpid() == pid:
+        _is_over.set()
+        thread.join(END_WITHIN)
 
 
 def _watch(file: int) -> None:
     """The thread. A fork of the process has the file, and not the thread."""
     try:
-        while True:
-            time.sleep(EVERY)
+        while not _is_over.wait(EVERY):
             counts = _counts()
             if counts is not None:
                 # As long as those before: a reader sees these or those.

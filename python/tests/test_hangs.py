@@ -154,11 +154,11 @@ def test_x_2_a_script_that_only_imports_torch_is_named_with_its_python_stack(job
 def test_x_2_who_has_not_come_is_named_by_torchs_flight_recorder_in_a_stock_script(job, workers):
     pytest.importorskip("torch")
     flags = ["--mode", "restart", "--hang-timeout", "2"]
-    done = job("plain_ddp.py", "waits", workers=workers, flags=flags)
+    done = job("plain_gloo.py", "waits", workers=workers, flags=flags)
     assert done.code == 0, done.output
     (hang,) = done.kinds("worker_stalled")
     assert (hang["rank"], hang["grounds"]["sureness"]) == (1, "likely"), hang
     assert hang["grounds"]["why"].startswith("torch has recorded "), hang
-    assert 'plain_ddp.py", line ' in hang["stack"] and " in waits" in hang["stack"], hang
+    assert 'plain_gloo.py", line ' in hang["stack"] and " in waits" in hang["stack"], hang
     assert "_flight_recorder" not in hang["stack"], hang
     assert done.kinds("stall_ended") and not done.kinds("reset_decided"), "nobody was disturbed"

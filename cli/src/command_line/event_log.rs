@@ -1,10 +1,9 @@
 //! The event log of a state directory, for commands that read a job's past. Called by `explain`, `logs` and `timeline`.
 
-use std::fs::File;
 use std::path::Path;
 
 use super::failure::{CommandFailure, ResultExt as _};
-use crate::process::{EVENTS_FILE, lines_of};
+use crate::process::{EVENTS_FILE, lines_of, open_log};
 
 /// Reads what `read` finds in the log's lines, the oldest first; a log that had become too long and was put aside is
 /// read before the present one. `command` is what a user who gave the wrong directory types instead.
@@ -20,10 +19,10 @@ pub(crate) fn read_event_log<T>(
     let hint = format!(
         "on the driver's machine, give the driver's state directory: elastic-node {command} STATE_DIR"
     );
-    let log = File::open(&path)
+    let log = open_log(&path)
         .usage(format!("the event log {} cannot be read", path.display()))
         .map_err(|failure| failure.hint(&hint))?;
-    let aside = File::open(folder.join(format!("{EVENTS_FILE}.1"))).ok();
+    let aside = open_log(&folder.join(format!("{EVENTS_FILE}.1"))).ok();
     let files = aside.into_iter().chain([log]);
     let mut lines = files.flat_map(lines_of);
     read(&mut lines).ok_or_else(|| {
@@ -34,6 +33,15 @@ pub(crate) fn read_event_log<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_in_the_place_of_the_log_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::symlink("/dev/full", folder.path().join(EVENTS_FILE)).expect("a link");
+        let refused = read_event_log(folder.path(), "explain", |_| Some(()));
+        let error = refused.expect_err("it has no end").to_string();
+        assert!(error.contains("no plain file"), "{error}");
+    }
 
     #[test]
     fn what_comes_after_a_damaged_line_is_read() {

@@ -20,6 +20,17 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Timeout for writing the last lines when the driver ends.
 pub(super) const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 
+/// Opens a log to be read.
+///
+/// # Errors
+/// It cannot be opened, or is no plain file: a device may have no end, and to open a pipe is to wait for its writer.
+pub(crate) fn open_log(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file"));
+    }
+    File::open(path)
+}
+
 /// The lines of a log, to its end or the first that the disk does not give. A damaged line is no reason to leave out those
 /// after it: what is no UTF-8 is replaced, and the reader of the line finds that it is no event.
 pub(crate) fn lines_of(log: File) -> impl Iterator<Item = String> {

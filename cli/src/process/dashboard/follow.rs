@@ -1,7 +1,6 @@
 //! Follows the job for its page: first what the event log tells of former drivers, then the driver's events as they come.
 //! Run by `server` on the dashboard's thread.
 
-use std::fs::File;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::DashboardJob;
 use super::feed::FedEvents;
 use super::server::DashboardService;
-use crate::process::lines_of;
+use crate::process::{lines_of, open_log};
 
 /// Interval between two looks at what has changed, if nothing happens.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
@@ -23,7 +22,7 @@ const TOLD_APART: Duration = Duration::from_millis(100);
 /// What the event log tells of a job up to now. Its file is read on the dashboard's thread, so that nobody waits for it.
 pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
     let mut record = PageRecord::new(job.id.clone(), job.since);
-    if let Ok(file) = File::open(&job.log) {
+    if let Ok(file) = open_log(&job.log) {
         let mut is_known = false;
         for text in lines_of(file) {
             let Ok(line) = LoggedLine::read(&text) else { continue };

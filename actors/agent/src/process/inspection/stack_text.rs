@@ -46,7 +46,7 @@ mod tests {
     fn the_thread_of_this_package_is_left_out() {
         let main = "Current thread 0x4 (most recent call first):\n  File \"/a/train.py\", line 7 in step\n";
         let ours = "Thread 0x5 (most recent call first):\n  File \"/b/_flight_recorder.py\", line 49 in _watch\n";
-        assert_eq!(arranged(&format!("{ours}\n{main}")), main.to_owned() + "");
+        assert_eq!(arranged(&format!("{ours}\n{main}")), main);
     }
 
     #[test]

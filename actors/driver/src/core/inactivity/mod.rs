@@ -3,9 +3,9 @@
 //!
 //! By restart, programs bring their own collectives, and nobody tells where a worker stands. What its host's system shows is
 //! compared instead: agents look at all members' processes at intervals, and count processor time, bytes moved and how often
-//! the main thread was woken; torch's flight recorder tells how many collectives a process has entered. Who differs from the
-//! others for long is named, with the grounds and how sure they are. Only a process that was stopped or frozen is started anew for that (`--on-hang restart`): any other conclusion from outside
-//! is not enough to stop a job.
+//! the main thread was woken; torch's flight recorder tells how many collectives a process has entered (`not_entered`). Who
+//! differs from the others for long is named, with the grounds and how sure they are. Only a process that was stopped or frozen
+//! is started anew for that (`--on-hang restart`): any other conclusion from outside is not enough to stop a job.
 
 mod handlers;
 mod not_entered;

@@ -12,7 +12,7 @@ use super::{ALONE_FACTOR, Grounds, Suspect, WatchedMember};
 /// themselves, where no count has changed for `limit`. A member that works must be behind for longer: it may evaluate, or
 /// write a checkpoint.
 ///
-/// Nobody is named where a member has no recorder, where one that is behind waits itself (the last data of a collective may be
+/// Nobody is named where a member has no recorder, where most are behind (of two it may be one), where one that is behind waits itself (the last data of a collective may be
 /// lost on the way to it, while the others have theirs and are in the next one), or where the counts of the others differ: sends
 /// and receives count too, and in a pipeline each stage has its own number of them.
 pub(super) fn not_entered(
@@ -29,7 +29,7 @@ pub(super) fn not_entered(
     let with = |count: &u64| counts.iter().filter(|it| *it == count).count();
     let others = with(most);
     let are_clear = least < most && with(least) + others == counts.len();
-    let is_minority = with(least) < others || others == 1;
+    let is_minority = with(least) < others || counts.len() == 2;
     let stand_since = members.iter().map(|(_, member)| member.collectives_at).max().unwrap_or(now);
     if !are_clear || !is_minority {
         return Vec::new();

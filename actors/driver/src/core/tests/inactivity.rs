@@ -239,8 +239,9 @@ fn counts_of_collectives_that_say_nothing_name_nobody() {
         [Some(8), Some(8), Some(7), None],
         // The stages of a pipeline.
         [Some(16), Some(32), Some(32), Some(15)],
-        // As many are behind as before.
+        // As many are behind as not, and more.
         [Some(8), Some(8), Some(7), Some(7)],
+        [Some(8), Some(7), Some(7), Some(7)],
     ] {
         let (mut cluster, workers) = four(|_| {});
         all_wait(&mut cluster, &workers, counts);
