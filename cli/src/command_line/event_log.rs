@@ -39,7 +39,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::os::unix::fs::symlink("/dev/full", folder.path().join(EVENTS_FILE)).expect("a link");
         let refused = read_event_log(folder.path(), "explain", |_| Some(()));
-        let error = refused.expect_err("it has no end").to_string();
+        let (error, _) = refused.expect_err("it has no end").finding();
         assert!(error.contains("no plain file"), "{error}");
     }
 
