@@ -1,8 +1,10 @@
 //! Processes, signals and waits, as the benchmarks with real processes need them.
 
+use std::collections::BTreeSet;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -19,7 +21,21 @@ pub(crate) fn example(name: &str) -> anyhow::Result<PathBuf> {
     build("elastic-node", ["--example", name], &format!("examples/{name}"))
 }
 
+/// Programs that were built already: each is built once, and not between two measurements.
+static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 fn build(package: &str, part: [&str; 2], file: &str) -> anyhow::Result<PathBuf> {
+    let here = std::env::current_exe()?;
+    let program = here.parent().context("this program lies in a folder")?.join(file);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !built.contains(&program) {
+        run_cargo(package, part, file)?;
+        built.insert(program.clone());
+    }
+    Ok(program)
+}
+
+fn run_cargo(package: &str, part: [&str; 2], file: &str) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Programs that are measured are built as they ship; for tests the build of the workspace is enough.
     let (profile, of): (_, &[&str]) = match cfg!(debug_assertions) {
@@ -35,9 +51,7 @@ fn build(package: &str, part: [&str; 2], file: &str) -> anyhow::Result<PathBuf> 
         .status()
         .context("cargo cannot be started")?;
     ensure!(built.success(), "{file} cannot be built");
-    let here = std::env::current_exe()?;
-    let folder = here.parent().context("this program lies in a folder")?;
-    Ok(folder.join(file))
+    Ok(())
 }
 
 /// `kill -9`.

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::job::TortureJob;
 use super::{TortureOptions, say};
-use crate::process::{example, now, pause};
+use crate::process::{elastic_node, example, now, pause};
 
 /// Slots of the hosts that join one after the other; with the first host's slot, worlds of 1 to 7.
 const JOINS: [u32; 5] = [1, 1, 1, 1, 2];
@@ -60,6 +60,8 @@ enum Disturbance {
 
 pub(super) fn run(options: &TortureOptions) -> anyhow::Result<ShardsReport> {
     let digits = example("digits")?;
+    // Before the clock runs.
+    elastic_node()?;
     let folder = TempDir::with_prefix("elastic-node-torture-")?;
     let at = |name: &str| folder.path().join(name);
     let training = |step_ms: u64, save: &Path| -> Vec<String> {
