@@ -170,6 +170,23 @@ impl ProcessSight {
     /// Longest finding, and longest `waits_in`, in bytes.
     pub const TEXT_BYTES_MAX: usize = 256;
 
+    /// A sight that shows what a process does in `watched_ms` milliseconds, and nothing beside it.
+    #[must_use]
+    pub fn new(activity: ProcessActivity, watched_ms: u64) -> Self {
+        Self {
+            activity,
+            watched_ms,
+            cpu_ms: 0,
+            moved_bytes: 0,
+            waits_in: None,
+            findings: Vec::new(),
+            stack: String::new(),
+            native_stack: String::new(),
+            counters: ProcessCounters::default(),
+            collectives: None,
+        }
+    }
+
     /// Whether the process was at work since an earlier sight of it. The counts of all that time decide, and not the
     /// moment for which it is watched: a process that only polls for its data may be at that in each of these moments.
     #[must_use]
@@ -368,18 +385,7 @@ mod tests {
     use super::*;
 
     fn sight(activity: ProcessActivity, counters: ProcessCounters) -> ProcessSight {
-        ProcessSight {
-            activity,
-            watched_ms: 200,
-            cpu_ms: 0,
-            moved_bytes: 0,
-            waits_in: None,
-            findings: Vec::new(),
-            stack: String::new(),
-            native_stack: String::new(),
-            counters,
-            collectives: None,
-        }
+        ProcessSight { counters, ..ProcessSight::new(activity, 200) }
     }
 
     #[test]

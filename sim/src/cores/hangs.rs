@@ -125,12 +125,8 @@ impl World {
         let computed_ns = paces.computed_ns + computes_ns;
         let shows = with_stack && activity != ProcessActivity::Stopped;
         ProcessSight {
-            activity,
-            watched_ms: WATCHED_MS,
             cpu_ms: if computes { WATCHED_MS } else { 0 },
-            moved_bytes: 0,
             waits_in: self.waits_in(process),
-            findings: Vec::new(),
             stack: if shows { stack_of(&entry.id) } else { String::new() },
             native_stack: if shows { native_stack_of(&entry.id) } else { String::new() },
             counters: ProcessCounters {
@@ -139,10 +135,11 @@ impl World {
                 switches: u64::from(entry.program.operation) * SWITCHES_OF_STEP,
             },
             collectives: self.recorded_of(process),
+            ..ProcessSight::new(activity, WATCHED_MS)
         }
     }
 
-    /// What the framework of a script has recorded. There is no recorder before the script has its group.
+    /// The counts that the framework of a script has recorded; none before the script has its group.
     fn recorded_of(&self, process: u32) -> Option<RecordedCollectives> {
         let program = &self.processes[process as usize].program;
         let entered = u64::from(program.operation);

@@ -1,8 +1,8 @@
 //! Unit tests of the agent's core, one decision at a time.
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, HealthFailure, LaneStatus, ProcessActivity, ProcessCounters,
-    ProcessSight, StoppedBy,
+    AgentToDriver, DriverToAgent, HealthFailure, LaneStatus, ProcessActivity, ProcessSight,
+    StoppedBy,
 };
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, ProgramSpec, Term, Time, WorkerId,
@@ -578,18 +578,7 @@ fn a_process_is_looked_at_once_at_a_time_and_only_while_it_runs() {
         core.handle_driver(T0, inspect(with_stack));
     }
     assert_eq!(drain(&mut core), [look(false)], "the others wait for its answer");
-    let sight = Box::new(ProcessSight {
-        activity: ProcessActivity::Stopped,
-        watched_ms: 200,
-        cpu_ms: 0,
-        moved_bytes: 0,
-        waits_in: None,
-        findings: vec![],
-        stack: String::new(),
-        native_stack: String::new(),
-        counters: ProcessCounters::default(),
-        collectives: None,
-    });
+    let sight = Box::new(ProcessSight::new(ProcessActivity::Stopped, 200));
     core.handle_inspected(&worker(0, 1), sight.clone());
     let told = AgentToDriver::Inspected { worker: worker(0, 1), sight: sight.clone() };
     let told = AgentOutput::ToDriver(told);

@@ -92,20 +92,17 @@ impl Reading {
             ProcessActivity::Stopped | ProcessActivity::Frozen | ProcessActivity::Ended
         );
         Some(ProcessSight {
-            activity,
-            watched_ms,
             cpu_ms,
             moved_bytes,
             waits_in: may_wait.then(|| waits_in(self.pid)).flatten(),
             findings: findings(first, self, watched_ms),
-            stack: String::new(),
-            native_stack: String::new(),
             counters: ProcessCounters {
                 cpu_ms: self.cpu_ticks * 1_000 / TICKS_PER_SECOND,
                 moved_bytes: self.moved_bytes,
                 switches: self.switches,
             },
             collectives: recorded_collectives(self.pid),
+            ..ProcessSight::new(activity, watched_ms)
         })
     }
 }

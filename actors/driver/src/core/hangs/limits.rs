@@ -149,23 +149,10 @@ impl UsualWaits {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::messages::ProcessCounters;
-
     use super::*;
 
     fn sight(activity: ProcessActivity) -> ProcessSight {
-        ProcessSight {
-            activity,
-            watched_ms: 200,
-            cpu_ms: 0,
-            moved_bytes: 0,
-            waits_in: None,
-            findings: Vec::new(),
-            stack: String::new(),
-            native_stack: String::new(),
-            counters: ProcessCounters::default(),
-            collectives: None,
-        }
+        ProcessSight::new(activity, 200)
     }
 
     fn warm(sight: Option<&ProcessSight>) -> AwaitedState<'_> {

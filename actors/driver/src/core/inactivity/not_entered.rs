@@ -12,9 +12,11 @@ use super::{ALONE_FACTOR, Grounds, Suspect, WatchedMember};
 /// themselves, where no count has changed for `limit`. A member that works must be behind for longer: it may evaluate, or
 /// write a checkpoint.
 ///
-/// Nobody is named where a member has no recorder, where most are behind (of two it may be one), where one that is behind waits itself (the last data of a collective may be
-/// lost on the way to it, while the others have theirs and are in the next one), or where the counts of the others differ: sends
-/// and receives count too, and in a pipeline each stage has its own number of them.
+/// A comparison needs the recorder of each member, and fewer members behind than not (of two, one). It says nothing where
+///
+/// - the counts of the others differ: sends and receives count too, and in a pipeline each stage has its own number of them;
+/// - the member that is behind waits in a collective itself: the last data may be lost on the way to it, while the others have
+///   theirs and are in the next one.
 pub(super) fn not_entered(
     now: Time,
     members: &[(&WorkerId, &WatchedMember)],

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    Ballot, CollectivePosition, CurrentCollective, ProcessActivity, ProcessCounters, ProcessSight,
-    TrainingSection, WorkerToDriver,
+    Ballot, CollectivePosition, CurrentCollective, ProcessActivity, ProcessSight, TrainingSection,
+    WorkerToDriver,
 };
 use elastic_protocol::{ResetCause, WorkerId};
 use elastic_runtime::transport::LinkEvent;
@@ -47,16 +47,10 @@ pub(super) fn waiting_in(sight: ProcessSight, waits_in: Option<String>) -> Proce
 
 pub(super) fn sight(activity: ProcessActivity) -> ProcessSight {
     ProcessSight {
-        activity,
-        watched_ms: 200,
         cpu_ms: if activity == ProcessActivity::Working { 200 } else { 0 },
-        moved_bytes: 0,
-        waits_in: None,
-        findings: Vec::new(),
         native_stack: "read (libc.so.6)\n".to_owned(),
-        counters: ProcessCounters::default(),
-        collectives: None,
         stack: "File \"train.py\", line 7 in load".to_owned(),
+        ..ProcessSight::new(activity, 200)
     }
 }
 

@@ -27,7 +27,7 @@ fn does(cluster: &mut Cluster, worker: &WorkerId, activity: ProcessActivity, wai
     cluster.sights.insert(worker.clone(), super::hangs::waiting_in(sight(activity), waits_in));
 }
 
-/// What torch has recorded of a member that waits in no collective.
+/// The counts of a member that waits in no collective.
 fn completed(count: u64) -> RecordedCollectives {
     RecordedCollectives { entered: count, completed: count }
 }
