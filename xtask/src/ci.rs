@@ -6,7 +6,7 @@ use xshell::{Shell, cmd};
 use crate::check::check;
 use crate::lane::{self, StepLane};
 use crate::steps::{root, seed_of_commit, shell, step};
-use crate::{book, debian, deny, mutants, python, simulation, step_times, test};
+use crate::{book, debian, deny, disk, mutants, python, simulation, step_times, test};
 
 /// Size of the sample of mutants, which is drawn from the commit's hash, beside those on lines that the commit has
 /// changed; and the minutes for all of them. A busy machine gets through 26 in that time, whose shares scatter by 10
@@ -26,6 +26,7 @@ const SOAK_MINUTES: &str = "2";
 /// A step failed, or a component cannot be installed.
 pub(crate) fn ci() -> anyhow::Result<()> {
     let shell = shell()?;
+    disk::warn_if_short()?;
     // What is downloaded waits for the network, and the lints for processors.
     let components = StepLane::start(lane::COMPONENTS)?;
     check()?;

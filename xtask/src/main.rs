@@ -8,6 +8,7 @@ mod ci;
 mod debian;
 mod deny;
 mod direction;
+mod disk;
 mod dist;
 mod docs;
 mod features;
@@ -96,7 +97,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let arguments = XtaskArguments::parse();
-    match run_cargo_bare().and_then(|()| run(arguments.task)) {
+    match restart_for_cargo(&arguments.task).and_then(|()| run(arguments.task)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // A closed stderr leaves nobody to tell; the exit code remains.
@@ -111,9 +112,13 @@ fn main() -> ExitCode {
 /// more when it is called by hand.
 const OF_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
+/// The variable by which cargo keeps what a next build of the same package could use.
+const INCREMENTAL: &str = "CARGO_INCREMENTAL";
+
 /// Starts this program anew without the variables of [`OF_PACKAGE`], unless it has none, so that the cargo that it calls
-/// is as one that is called by hand.
-fn run_cargo_bare() -> anyhow::Result<()> {
+/// is as one that is called by hand. `ci` builds everything once: what cargo would keep for a next build takes time, and
+/// gigabytes of disk.
+fn restart_for_cargo(task: &Task) -> anyhow::Result<()> {
     let names = std::env::vars_os().map(|(name, _)| name);
     let is_of_package = |name: &OsString| {
         name.to_str().is_some_and(|name| OF_PACKAGE.iter().any(|it| name.starts_with(it)))
@@ -122,12 +127,15 @@ fn run_cargo_bare() -> anyhow::Result<()> {
     if of_package.is_empty() {
         return Ok(());
     }
-    let mut bare = Command::new(std::env::current_exe()?);
-    bare.args(std::env::args_os().skip(1));
+    let mut restarted = Command::new(std::env::current_exe()?);
+    restarted.args(std::env::args_os().skip(1));
     for name in of_package {
-        bare.env_remove(name);
+        restarted.env_remove(name);
     }
-    Err(bare.exec().into())
+    if matches!(task, Task::Ci) && std::env::var_os(INCREMENTAL).is_none() {
+        restarted.env(INCREMENTAL, "0");
+    }
+    Err(restarted.exec().into())
 }
 
 fn run(task: Task) -> anyhow::Result<()> {
