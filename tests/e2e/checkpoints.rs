@@ -607,6 +607,31 @@ fn c_4_a_job_that_is_stopped_does_not_wait_for_a_disk_that_hangs() {
 }
 
 #[test]
+fn c_2_a_folder_that_does_not_answer_a_resume_is_named_and_training_begins_when_it_does() {
+    let Some(disk) = Disk::make("resumed") else { return };
+    let folder = disk.path().join("checkpoints");
+    // What is left of a save is cleared away, which a frozen disk does not answer.
+    fs::create_dir_all(folder.join("step-0000000007")).expect("ours");
+    disk.freeze();
+    let mut job = start(2, &folder, &[]);
+    let folder = folder.display().to_string();
+    let is_said = |words: &Value| {
+        let words = words.as_str().unwrap_or_default();
+        words.contains(&folder) && words.contains("nothing was read for 10 s")
+    };
+    job.wait("the folder in the status", |job| {
+        let warnings = job.status()?["warnings"].as_array()?.clone();
+        warnings.iter().any(is_said).then_some(())
+    });
+    assert!(job.events_of("warning").iter().any(|event| is_said(&event["message"])));
+    disk.thaw();
+    job.wait_for_sizes(&[2]);
+    assert_eq!(job.status().expect("a status")["warnings"], serde_json::json!([]));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn c_2_where_no_checkpoint_is_whole_a_job_of_two_hosts_ends_with_the_reasons_and_blames_no_host() {
     let shared = TempDir::new().expect("a folder");
     let folder = shared.path().join("checkpoints");

@@ -20,6 +20,7 @@ use super::commit_pace::CommitPace;
 use super::config::{CheckpointEvery, CheckpointSettings, ResumeFrom};
 use super::output::EventKind;
 use super::phase::RoundPhase;
+use super::slow_load::CheckpointLoad;
 use super::table::Stance;
 use super::timers::Timer;
 use crate::journal::{Image, JournalRecord};
@@ -85,6 +86,9 @@ pub(crate) struct Checkpoints {
     is_hurried: bool,
     #[serde(default)]
     pace: CommitPace,
+    /// The wait for the checkpoint that training is to begin from; none once a generation trains.
+    #[serde(default)]
+    pub(super) load: Option<CheckpointLoad>,
 }
 
 impl Checkpoints {
@@ -102,6 +106,7 @@ impl Checkpoints {
             ends_with: None,
             is_hurried: false,
             pace: CommitPace::default(),
+            load: None,
         }
     }
 
@@ -181,6 +186,7 @@ impl DriverCore {
 
     /// A generation trains: saves begin.
     pub(crate) fn begin_checkpoints(&mut self, now: Time) {
+        self.checkpoints.load = None;
         let Some(settings) = &self.config.checkpoint else { return };
         if let CheckpointEvery::Period(period) = settings.every {
             let due_at = *self.checkpoints.due_at.get_or_insert(now + period);
@@ -317,8 +323,9 @@ impl DriverCore {
         })
     }
 
-    /// A save is due, or slow.
+    /// A save is due or slow, or a load is slow.
     pub(crate) fn handle_checkpoint_timer(&mut self, now: Time) {
+        self.review_load(now);
         if let Some(save) = self.checkpoints.save.as_mut().filter(|save| save.slow_at <= now) {
             save.slow_at = now + SAVE_SLOW;
             self.agenda.set(save.slow_at, Timer::Checkpoint);

@@ -226,6 +226,9 @@ impl DriverCore {
         }
         let members: Vec<WorkerId> = self.round.alive().cloned().collect();
         let source = self.checkpoint_source();
+        if source.is_some() {
+            self.begin_load(now, stamp);
+        }
         self.tell_all(members, DriverToWorker::Go { stamp, source });
         self.note_shared_commit();
         self.round.note_ready(now);
@@ -291,6 +294,9 @@ impl DriverCore {
             RoundPhase::Sync { deadline } if *deadline <= now => "sync",
             _ => return,
         };
+        if phase == "sync" && self.fails_of_slow_load(now) {
+            return;
+        }
         let cause =
             ResetCause::DeadlinePassed { phase: phase.to_owned(), waiting_for: missing.clone() };
         self.evict(now, &missing, &cause);

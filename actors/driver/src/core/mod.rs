@@ -50,6 +50,7 @@ mod roster;
 mod round;
 mod slot_closing;
 mod slot_failures;
+mod slow_load;
 mod standing;
 mod state_losses;
 mod status;

@@ -60,6 +60,10 @@ impl DriverCore {
         let Some(committed) = self.state.committed() else { return false };
         let is_held = members.iter().any(|worker| self.roster.commit_order_of(worker).is_some());
         let trained = self.state.trained();
+        if trained.is_zero() {
+            // No step was made since the job began, from nothing or from a checkpoint: the same beginning is there again.
+            return false;
+        }
         let is_dear = match self.config.on_total_loss {
             Some(OnTotalLoss::Fail) => true,
             Some(OnTotalLoss::Restart) => false,

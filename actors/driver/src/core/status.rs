@@ -164,6 +164,7 @@ impl DriverCore {
             .chain(trouble.map(ToOwned::to_owned))
             .chain(self.state.loss_in_words())
             .chain(self.checkpoints.trouble().map(ToOwned::to_owned))
+            .chain(self.slow_load_in_words())
             .chain(self.rests_in_words(now))
             .collect()
     }

@@ -33,7 +33,7 @@ pub(crate) enum Timer {
     Inactivity,
     /// Members have told how long their steps take: they are to be compared.
     Straggler,
-    /// A checkpoint is due, or its save is slow.
+    /// A checkpoint is due, or its save or load is slow.
     Checkpoint,
     /// The report of a reset waits no longer for an exit status.
     ResetReport,

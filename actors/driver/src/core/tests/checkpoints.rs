@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, CheckpointReport, CheckpointStatus, DriverStatus, WorkerToDriver,
+    AgentToDriver, Ballot, BulkWork, CheckpointReport, CheckpointStatus, DriverStatus, MovedBytes,
+    WorkerToDriver,
 };
-use elastic_protocol::{Deadlines, ExitStatus, JobOutcome, Step, WorkerId};
+use elastic_protocol::{Deadlines, ExitStatus, HostName, JobOutcome, Step, WorkerId};
 
 use super::cluster::{Cluster, lost};
 use crate::core::checkpoints::{HURRIED_EVERY, LEAD_STEPS};
@@ -472,6 +473,57 @@ fn c_2_a_root_that_can_load_no_checkpoint_ends_the_job_and_no_host_is_blamed() {
     assert!(result.reason.contains("none of the checkpoints"), "{}", result.reason);
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("checkpoint verify")));
     assert_eq!(cluster.resets.len(), 0);
+}
+
+fn warnings(cluster: &Cluster) -> Vec<String> {
+    cluster.core.status(cluster.now, &|at| at.to_string()).warnings
+}
+
+/// A job whose members look for a checkpoint that does not answer.
+fn with_hanging_storage() -> Cluster {
+    let mut cluster = without_hosts(CheckpointEvery::Steps(100), ResumeFrom::Auto);
+    cluster.storage_hangs = true;
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    cluster
+}
+
+fn all_have_loaded(cluster: &mut Cluster, done: u64) {
+    let stamp = cluster.stamp();
+    let bytes = MovedBytes { work: BulkWork::LoadsCheckpoint, done, total: 100 };
+    for worker in cluster.members() {
+        cluster.say(&worker, WorkerToDriver::Moves { stamp, bytes });
+    }
+    cluster.settle();
+}
+
+#[test]
+fn c_2_a_folder_that_does_not_answer_is_named_while_training_waits_for_it() {
+    let mut cluster = with_hanging_storage();
+    cluster.pass(Duration::from_secs(9));
+    assert_eq!((warnings(&cluster), cluster.warnings.clone()), (vec![], vec![]));
+    cluster.pass(Duration::from_secs(21));
+    let [said] = &cluster.warnings[..] else { panic!("it is told once: {:?}", cluster.warnings) };
+    assert!(said.contains("shared") && said.contains("10 s"), "{said}");
+    assert_eq!(&warnings(&cluster), &[said.clone()], "and stays in the status");
+    all_have_loaded(&mut cluster, 50);
+    cluster.pass(Duration::from_secs(10));
+    assert_eq!(warnings(&cluster), Vec::<String>::new(), "bytes have come");
+    all_have_loaded(&mut cluster, 100);
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(warnings(&cluster), Vec::<String>::new(), "all is read: others are waited for");
+}
+
+#[test]
+fn c_2_a_folder_that_answers_no_second_root_either_ends_the_job_and_no_host_is_blamed() {
+    let mut cluster = with_hanging_storage();
+    let elastic = Deadlines::default().elastic;
+    cluster.pass(3 * elastic);
+    let result = cluster.core.result_so_far().expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
+    assert!(result.reason.contains("shared"), "{result:?}");
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("--resume never")));
+    assert_eq!(cluster.failed_hosts, Vec::<HostName>::new(), "no host is to blame");
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(super) struct Cluster {
     pub(super) journal: MemoryJournal,
     /// Whether the journal stores nothing.
     pub(super) disk_hangs: bool,
+    /// Whether members that are to look for a checkpoint get no answer.
+    pub(super) storage_hangs: bool,
     registry: RegistryCore,
     /// Verdicts of the registry that the driver has not heard.
     verdicts: VecDeque<GenerationVerdict>,
@@ -160,6 +162,7 @@ impl Cluster {
             workers: BTreeMap::new(),
             agents: BTreeMap::new(),
             next_agent: 1,
+            storage_hangs: false,
             deaf: BTreeSet::new(),
             unconnected: BTreeSet::new(),
             slow_start: false,
@@ -724,6 +727,9 @@ impl Cluster {
             DriverToWorker::SealCheckpoint { step, .. } => self.seals.push((to.clone(), step.0)),
             DriverToWorker::Go { stamp: of, source } if stamp == Some(of) => {
                 self.source = source;
+                if self.storage_hangs && self.source.is_some() {
+                    return;
+                }
                 let step = worker.placement.as_ref().map(|p| p.step).unwrap_or_default();
                 let digest = step.0;
                 worker.commit = Some(CommitId { generation: of.generation, step, digest });

@@ -1,0 +1,95 @@
+//! [`CheckpointLoad`]: the wait for a checkpoint that training is to begin from. A part of [`Checkpoints`](super::checkpoints::Checkpoints).
+//!
+//! Storage that does not answer holds the thread that asks, so no member can say what it waits for. The driver knows the
+//! folder and sees whether bytes come: where none do, it names the folder, and again where the job ends of it.
+
+use std::time::Duration;
+
+use elastic_protocol::messages::MovedBytes;
+use elastic_protocol::{Stamp, Time};
+use serde::{Deserialize, Serialize};
+
+use super::DriverCore;
+use super::output::EventKind;
+use super::phase::RoundPhase;
+use super::timers::Timer;
+
+/// Time without a byte after which the folder of the checkpoints is named.
+const LOAD_SLOW: Duration = Duration::from_secs(10);
+
+/// A generation's members look for a checkpoint, and read it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct CheckpointLoad {
+    stamp: Stamp,
+    /// Bytes that its members had read when they were looked at last.
+    done: u64,
+    /// Time at which the load counts as slow.
+    slow_at: Time,
+    is_slow: bool,
+    /// Whether a sync before has passed its deadline so.
+    has_expired: bool,
+}
+
+impl DriverCore {
+    /// The members of the generation formed last begin to look for a checkpoint. What became of the load before does not
+    /// matter any more, unless it was as slow.
+    pub(crate) fn begin_load(&mut self, now: Time, stamp: Stamp) {
+        let (is_slow, has_expired) =
+            self.checkpoints.load.take().map_or((false, false), |it| (it.is_slow, it.has_expired));
+        let slow_at = now + LOAD_SLOW;
+        self.agenda.set(slow_at, Timer::Checkpoint);
+        self.checkpoints.load =
+            Some(CheckpointLoad { stamp, done: 0, slow_at, is_slow, has_expired });
+    }
+
+    /// A load may have become slow.
+    pub(crate) fn review_load(&mut self, now: Time) {
+        let (done, are_more) = self.read_bytes();
+        let is_loading = matches!(self.round.phase(), RoundPhase::Sync { .. });
+        let stamp = self.round.stamp().filter(|_| is_loading);
+        let Some(load) = &mut self.checkpoints.load else { return };
+        if load.slow_at > now || stamp != Some(load.stamp) {
+            return;
+        }
+        load.slow_at = now + LOAD_SLOW;
+        self.agenda.set(load.slow_at, Timer::Checkpoint);
+        let (was_slow, is_slow) = (load.is_slow, are_more && load.done == done);
+        (load.done, load.is_slow) = (done, is_slow);
+        if let Some(message) = self.slow_load_in_words().filter(|_| is_slow && !was_slow) {
+            self.event(EventKind::Warning { message });
+        }
+    }
+
+    /// The sync has passed its deadline. Another root is tried once, as only its host may not be answered; at the second time the
+    /// job ends, and no host is to blame. True if it has ended.
+    pub(crate) fn fails_of_slow_load(&mut self, now: Time) -> bool {
+        let words = self.slow_load_in_words();
+        let Some((load, words)) = self.checkpoints.load.as_mut().zip(words) else { return false };
+        if !std::mem::replace(&mut load.has_expired, true) {
+            return false;
+        }
+        self.fail(now, &words, Some("--resume never begins from the start; --elastic-timeout says how long a read may take"));
+        true
+    }
+
+    /// Bytes of a checkpoint that members of the generation formed last have read, and whether more are to come.
+    fn read_bytes(&self) -> (u64, bool) {
+        let Some(stamp) = self.round.stamp() else { return (0, false) };
+        let read = self.round.alive().filter_map(|worker| {
+            let (of, bytes) = self.roster.worker(worker)?.moved?;
+            (of == stamp && bytes.work.is_sync()).then_some(bytes)
+        });
+        MovedBytes::together(read).map_or((0, true), |read| (read.done, read.done < read.total))
+    }
+
+    /// Names the folder whose storage does not answer, until a generation trains.
+    pub(crate) fn slow_load_in_words(&self) -> Option<String> {
+        self.checkpoints.load.as_ref().filter(|load| load.is_slow)?;
+        let directory = &self.config.checkpoint.as_ref()?.directory;
+        let seconds = LOAD_SLOW.as_secs();
+        Some(format!(
+            "training waits for the checkpoints in {directory}, of which nothing was read for {seconds} s: does the folder \
+             answer on all hosts?"
+        ))
+    }
+}
