@@ -16,7 +16,7 @@ use elastic_host_manager::{HostManagerConfig, HostSource, HostsSnapshot, ScriptD
 use elastic_protocol::{
     Incarnation, JobId, JobResult, NodeId, NodeName, ProgramSpec, Term, WorkerId,
 };
-use elastic_runtime::{BlockingLane, NodeHandle, OffloadPort, system, wall_clock};
+use elastic_runtime::{BlockingLane, NodeHandle, OffloadPort, system};
 use elastic_transport::{Credentials, JobSecrets, JoinToken, ListenOptions, QuicTransport};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
@@ -37,7 +37,7 @@ pub(super) fn run(
     over: oneshot::Receiver<()>,
 ) -> anyhow::Result<()> {
     system::run(async move {
-        let secrets = JobSecrets::new(JobId(Uuid::from_u128(1)), wall_clock())?;
+        let secrets = JobSecrets::new(JobId(Uuid::from_u128(1)))?;
         let authority = secrets.authority()?;
         let credentials = secrets.credentials(&authority, Incarnation(1));
         let credentials = Rc::new(RefCell::new(credentials));
@@ -46,7 +46,7 @@ pub(super) fn run(
         let admission = Rc::clone(&credentials);
         let admit = Rc::new(move |request: &_| admission.borrow_mut().admit(request));
         let bind = SocketAddr::from(([127, 0, 0, 1], 0));
-        let options = ListenOptions::new(bind, local, authority, admit, wall_clock);
+        let options = ListenOptions::new(bind, local, authority, admit);
         let transport = QuicTransport::listen(options, node.sink())?;
         node.attach(transport.clone());
         let address = transport.local_address().context("it listens")?;

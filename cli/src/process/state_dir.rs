@@ -200,7 +200,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use elastic_protocol::{Incarnation, JobId};
-    use elastic_runtime::wall_clock;
     use elastic_transport::JobSecrets;
     use uuid::Uuid;
 
@@ -224,7 +223,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a/b");
         let state = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("made");
-        let secrets = JobSecrets::new(JobId(Uuid::nil()), wall_clock()).expect("made");
+        let secrets = JobSecrets::new(JobId(Uuid::nil())).expect("made");
         let authority = secrets.authority().expect("made");
         let token = secrets.credentials(&authority, Incarnation(1)).join_token();
         let address = SocketAddr::from(([127, 0, 0, 1], 7070));

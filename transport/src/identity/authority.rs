@@ -1,7 +1,5 @@
 //! [`Authority`]: the certificate authority of one job. The driver makes it, and issues certificates with it.
 
-use std::time::{Duration, SystemTime};
-
 use elastic_protocol::{JobId, NodeId, NodeName};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -18,22 +16,22 @@ use crate::identity::token::Fingerprint;
 /// The name in the driver's certificate. Addresses need no check, because the token pins the authority.
 pub(crate) const DRIVER_SERVER_NAME: &str = "driver.elastic";
 
-/// Lifetimes of certificates.
+/// The years in which certificates are valid, from the first day of one to the first day of the other.
+///
+/// By default they are valid whatever a clock says: clocks of hosts differ, jump, and stand at 1970 on a machine without a
+/// battery, and nothing renews certificates. A short time would not help security: the authority belongs to one job
+/// and ends with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Validity {
-    /// Lifetime of the authority's certificate and of each node's. Default ten years, longer than any job,
-    /// because nothing renews certificates: a node with an expired one could not find its driver again, and
-    /// would end a job that runs well. A shorter lifetime would not help security: the authority belongs to one
-    /// job and ends with it.
-    pub lifetime: Duration,
-    /// How far in the past certificates begin, because clocks differ and jump. Default a day.
-    pub backdate: Duration,
+    /// The first year. Default 1970.
+    pub from_year: i32,
+    /// The year after the last. Default 2120.
+    pub until_year: i32,
 }
 
 impl Default for Validity {
     fn default() -> Self {
-        let day = Duration::from_secs(24 * 60 * 60);
-        Self { lifetime: 3650 * day, backdate: day }
+        Self { from_year: 1970, until_year: 2120 }
     }
 }
 
@@ -92,14 +90,14 @@ impl PublicKeyData for NodeKey<'_> {
 pub(crate) const PUBLIC_KEY_BYTES: usize = 65;
 
 impl Authority {
-    /// A new authority for a job. `now` is the wall clock.
+    /// A new authority for a job.
     ///
     /// # Errors
     /// [`AuthorityError`].
-    pub fn new(job: JobId, validity: Validity, now: SystemTime) -> Result<Self, AuthorityError> {
+    pub fn new(job: JobId, validity: Validity) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = authority_params();
-        set_validity(&mut params, now, validity);
+        set_validity(&mut params, validity);
         params.serial_number = Some(serial_number()?);
         let certificate = params.self_signed(&key)?.der().clone();
         let issuer = Issuer::new(authority_params(), key);
@@ -177,7 +175,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// A certificate for a node that holds the private key of `public_key`. `now` is the wall clock.
+    /// A certificate for a node that holds the private key of `public_key`.
     ///
     /// # Errors
     /// [`AuthorityError`].
@@ -185,7 +183,6 @@ impl Authority {
         &self,
         node: &NodeId,
         public_key: &[u8],
-        now: SystemTime,
     ) -> Result<CertificateDer<'static>, AuthorityError> {
         if public_key.len() != PUBLIC_KEY_BYTES || public_key[0] != 4 {
             return Err(AuthorityError::PublicKey);
@@ -194,7 +191,7 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name = distinguished_name("node");
         params.serial_number = Some(serial_number()?);
-        set_validity(&mut params, now, self.validity);
+        set_validity(&mut params, self.validity);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.subject_alt_names = vec![SanType::URI(bearer.to_uri().try_into()?)];
         // Only the driver may be a server, so no other node can pose as the driver; and the driver is never a
@@ -212,11 +209,11 @@ impl Authority {
     ///
     /// # Errors
     /// [`AuthorityError`].
-    pub fn identity(&self, node: &NodeId, now: SystemTime) -> Result<NodeIdentity, AuthorityError> {
+    pub fn identity(&self, node: &NodeId) -> Result<NodeIdentity, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         Ok(NodeIdentity {
             bearer: Bearer { job: self.job, node: node.clone() },
-            certificate: self.issue(node, key.public_key_raw(), now)?,
+            certificate: self.issue(node, key.public_key_raw())?,
             authority: self.certificate.clone(),
             key: key.serialize_der(),
         })
@@ -247,11 +244,9 @@ fn serial_number() -> Result<SerialNumber, NoRandomness> {
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-fn set_validity(params: &mut CertificateParams, now: SystemTime, validity: Validity) {
-    let epoch = date_time_ymd(1970, 1, 1);
-    let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    params.not_before = epoch + since_epoch.saturating_sub(validity.backdate);
-    params.not_after = epoch + since_epoch + validity.lifetime;
+fn set_validity(params: &mut CertificateParams, validity: Validity) {
+    params.not_before = date_time_ymd(validity.from_year, 1, 1);
+    params.not_after = date_time_ymd(validity.until_year, 1, 1);
 }
 
 #[cfg(test)]
@@ -262,17 +257,13 @@ mod tests {
     use super::*;
     use crate::identity::bearer::NoBearer;
 
-    fn now() -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
-    }
-
     #[test]
     fn a_certificate_names_its_node() {
         let job = JobId(Uuid::from_u128(5));
-        let authority = Authority::new(job, Validity::default(), now()).expect("made");
+        let authority = Authority::new(job, Validity::default()).expect("made");
         let host = HostName::new("größe ../x").expect("a name");
         let node = NodeId { name: NodeName::Agent(host), incarnation: Incarnation(3) };
-        let identity = authority.identity(&node, now()).expect("issued");
+        let identity = authority.identity(&node).expect("issued");
         assert_eq!(Bearer::of_certificate(&identity.certificate), Ok(Bearer { job, node }));
         assert_eq!(Bearer::of_certificate(authority.certificate()), Err(NoBearer));
     }
@@ -280,11 +271,11 @@ mod tests {
     #[test]
     fn an_authority_can_be_stored() {
         let job = JobId(Uuid::from_u128(5));
-        let authority = Authority::new(job, Validity::default(), now()).expect("made");
+        let authority = Authority::new(job, Validity::default()).expect("made");
         let (certificate, key) = (authority.certificate_pem(), authority.key_pem());
         let read = Authority::from_pem(job, Validity::default(), &certificate, &key).expect("read");
         assert_eq!(read.fingerprint(), authority.fingerprint());
-        let other = Authority::new(job, Validity::default(), now()).expect("made");
+        let other = Authority::new(job, Validity::default()).expect("made");
         let mixed = Authority::from_pem(job, Validity::default(), &certificate, &other.key_pem());
         assert!(matches!(mixed, Err(AuthorityError::StoredKey)));
     }
@@ -292,8 +283,8 @@ mod tests {
     #[test]
     fn a_public_key_is_checked() {
         let job = JobId(Uuid::from_u128(5));
-        let authority = Authority::new(job, Validity::default(), now()).expect("made");
+        let authority = Authority::new(job, Validity::default()).expect("made");
         let node = NodeId { name: NodeName::Client, incarnation: Incarnation(1) };
-        assert!(matches!(authority.issue(&node, &[4; 64], now()), Err(AuthorityError::PublicKey)));
+        assert!(matches!(authority.issue(&node, &[4; 64]), Err(AuthorityError::PublicKey)));
     }
 }

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::rc::Rc;
-use std::time::SystemTime;
 
 use elastic_protocol::{Incarnation, JobId};
 use serde::{Deserialize, Serialize};
@@ -45,12 +44,12 @@ impl fmt::Debug for JobSecrets {
 }
 
 impl JobSecrets {
-    /// Secrets of a new job. `now` is the wall clock.
+    /// Secrets of a new job.
     ///
     /// # Errors
     /// [`AuthorityError`].
-    pub fn new(job: JobId, now: SystemTime) -> Result<Self, AuthorityError> {
-        let authority = Authority::new(job, Validity::default(), now)?;
+    pub fn new(job: JobId) -> Result<Self, AuthorityError> {
+        let authority = Authority::new(job, Validity::default())?;
         Self::of(&authority, TokenSecret::generate()?)
     }
 
@@ -113,8 +112,6 @@ impl JobSecrets {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use elastic_protocol::{HostName, WorkerId};
     use uuid::Uuid;
 
@@ -122,8 +119,7 @@ mod tests {
 
     #[test]
     fn what_was_given_out_before_opens_the_same_doors_after_a_restart() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        let secrets = JobSecrets::new(JobId(Uuid::from_u128(5)), now).expect("made");
+        let secrets = JobSecrets::new(JobId(Uuid::from_u128(5))).expect("made");
         let restored = JobSecrets::from_bytes(&secrets.to_bytes()).expect("read");
         let authorities = [&secrets, &restored].map(|it| it.authority().expect("kept"));
         assert_eq!(authorities[0].fingerprint(), authorities[1].fingerprint());

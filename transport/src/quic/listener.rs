@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
-use std::time::SystemTime;
 
 use elastic_protocol::NodeId;
 use quinn::{Connecting, Connection, Endpoint, Incoming};
@@ -29,7 +28,6 @@ pub(crate) struct Listener {
     pub(crate) links: Rc<QuicLinks>,
     pub(crate) authority: Rc<Authority>,
     pub(crate) admit: Admit,
-    pub(crate) wall_clock: fn() -> SystemTime,
     pub(crate) version: u32,
     pub(crate) handshakes: RefCell<Handshakes>,
     pub(crate) log: RefCell<LogLimit>,
@@ -205,7 +203,7 @@ impl Listener {
         let bytes = question.read_to_end(ENROL_BYTES_MAX).await.map_err(|it| wrong(&it))?;
         let request = EnrolRequest::decode(&bytes).map_err(|it| wrong(&it))?;
         let admitted = (self.admit)(&request).and_then(|node| {
-            let issued = self.authority.issue(&node, &request.public_key, (self.wall_clock)());
+            let issued = self.authority.issue(&node, &request.public_key);
             let certificate = issued.map_err(|error| EnrolRefusal::Other(error.to_string()))?;
             tracing::debug!(%node, address = %connection.remote_address(), "enrolled");
             Ok((node, certificate.to_vec()))

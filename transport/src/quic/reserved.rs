@@ -5,7 +5,6 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use elastic_protocol::{Deadlines, Incarnation, JobId, NodeId, NodeName};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
@@ -28,13 +27,13 @@ impl ReservedAddress {
     ///
     /// # Errors
     /// [`ListenError`].
-    pub fn bind(bind: SocketAddr, wall_clock: fn() -> SystemTime) -> Result<Self, ListenError> {
+    pub fn bind(bind: SocketAddr) -> Result<Self, ListenError> {
         let bound = |source| ListenError::Bind { address: bind, source };
         let socket = UdpSocket::bind(bind).map_err(bound)?;
         // No peer ever sees this certificate: a refusal needs only QUIC's initial keys.
-        let secrets = JobSecrets::new(JobId(uuid::Uuid::nil()), wall_clock())?;
+        let secrets = JobSecrets::new(JobId(uuid::Uuid::nil()))?;
         let local = NodeId { name: NodeName::Driver, incarnation: Incarnation::default() };
-        let identity = secrets.authority()?.identity(&local, wall_clock())?;
+        let identity = secrets.authority()?.identity(&local)?;
         let config = settings::server(&identity, &Deadlines::default(), PROTOCOL_VERSION)?;
         let shared = socket.try_clone().map_err(bound)?;
         let endpoint =

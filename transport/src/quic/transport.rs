@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use elastic_protocol::{Deadlines, Incarnation, NodeId, NodeName};
@@ -48,24 +48,16 @@ pub struct ListenOptions {
     pub secrets: Option<JobSecrets>,
     /// Deadlines, of which the transport uses beat, suspect and lost.
     pub deadlines: Deadlines,
-    /// The wall clock, for the validity of certificates.
-    pub wall_clock: fn() -> SystemTime,
     /// The protocol version: [`PROTOCOL_VERSION`], except in tests.
     pub version: u32,
 }
 
 impl ListenOptions {
     /// Parameters with the default deadlines.
-    pub fn new(
-        bind: SocketAddr,
-        local: NodeId,
-        authority: Rc<Authority>,
-        admit: Admit,
-        wall_clock: fn() -> SystemTime,
-    ) -> Self {
+    pub fn new(bind: SocketAddr, local: NodeId, authority: Rc<Authority>, admit: Admit) -> Self {
         let deadlines = Deadlines::default();
         let (socket, secrets, version) = (None, None, PROTOCOL_VERSION);
-        Self { bind, socket, local, authority, admit, secrets, deadlines, wall_clock, version }
+        Self { bind, socket, local, authority, admit, secrets, deadlines, version }
     }
 }
 
@@ -144,18 +136,9 @@ impl QuicTransport {
     /// # Errors
     /// [`ListenError`].
     pub fn listen(options: ListenOptions, sink: TransportSink) -> Result<Rc<Self>, ListenError> {
-        let ListenOptions {
-            bind,
-            socket,
-            local,
-            authority,
-            admit,
-            secrets,
-            deadlines,
-            wall_clock,
-            version,
-        } = options;
-        let identity = authority.identity(&local, wall_clock())?;
+        let ListenOptions { bind, socket, local, authority, admit, secrets, deadlines, version } =
+            options;
+        let identity = authority.identity(&local)?;
         let config = settings::server(&identity, &deadlines, version)?;
         let bound = |source| ListenError::Bind { address: bind, source };
         let socket = match socket {
@@ -172,7 +155,6 @@ impl QuicTransport {
             links: Rc::clone(&links),
             authority,
             admit,
-            wall_clock,
             version,
             handshakes: RefCell::default(),
             log: RefCell::default(),

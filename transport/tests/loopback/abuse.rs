@@ -81,7 +81,7 @@ fn a_frame_that_claims_4_gib_ends_its_connection_and_nothing_else() {
         let driver = TestDriver::start();
         let good = driver.join("good").await;
         let node = NodeId { name: agent("liar"), incarnation: Incarnation(9) };
-        let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
+        let identity = driver.authority.identity(&node).expect("issued");
         let connection = raw::greeted(&driver, &identity, 1).await;
         let mut stream = connection.open_uni().await.expect("granted");
         let kind = StreamKind::Frames(elastic_runtime::transport::Conversation::Control);
@@ -99,7 +99,7 @@ fn lies_within_a_session_end_its_connection() {
     run(async {
         let driver = TestDriver::start();
         let node = NodeId { name: agent("liar"), incarnation: Incarnation(9) };
-        let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
+        let identity = driver.authority.identity(&node).expect("issued");
         let mut gap = vec![0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
         gap.push(b'x');
         let impossible_ack = vec![2, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0];
@@ -120,7 +120,7 @@ fn greetings_and_requests_are_bounded() {
     run(async {
         let driver = TestDriver::start();
         let node = NodeId { name: agent("liar"), incarnation: Incarnation(9) };
-        let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
+        let identity = driver.authority.identity(&node).expect("issued");
         for identity in [None, Some(&identity)] {
             for noise in [vec![0xff; 100], vec![0xff; 1 << 20]] {
                 let connection = raw::connect(&driver, identity).await.expect("so far");

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use elastic_protocol::{HostName, Incarnation, JobId, NodeId, NodeName};
@@ -19,11 +19,6 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 pub(crate) const JOB: JobId = JobId(Uuid::from_u128(0xE1A5));
-
-#[expect(clippy::disallowed_methods, reason = "certificates are checked against the real time")]
-pub(crate) fn wall_clock() -> SystemTime {
-    SystemTime::now()
-}
 
 /// Runs a test on one thread, as a node does, for a minute at most: far more than any test needs.
 pub(crate) fn run(test: impl Future<Output = ()>) {
@@ -113,7 +108,7 @@ pub(crate) fn driver_id() -> NodeId {
 }
 
 pub(crate) fn authority() -> Rc<Authority> {
-    Rc::new(Authority::new(JOB, Validity::default(), wall_clock()).expect("an authority"))
+    Rc::new(Authority::new(JOB, Validity::default()).expect("an authority"))
 }
 
 pub(crate) fn listen_options(
@@ -126,12 +121,11 @@ pub(crate) fn listen_options(
         driver_id(),
         Rc::clone(authority),
         Rc::new(move |request| table.borrow_mut().admit(request)),
-        wall_clock,
     )
 }
 
 pub(crate) fn credentials(authority: &Authority) -> Rc<RefCell<Credentials>> {
-    let secrets = JobSecrets::new(JOB, wall_clock()).expect("random numbers");
+    let secrets = JobSecrets::new(JOB).expect("random numbers");
     Rc::new(RefCell::new(secrets.credentials(authority, Incarnation(1))))
 }
 

@@ -157,7 +157,7 @@ fn a_newer_connection_of_a_node_replaces_the_older_one() {
     run(async {
         let driver = TestDriver::start();
         let node = NodeId { name: agent("a"), incarnation: Incarnation(9) };
-        let identity = driver.authority.identity(&node, wall_clock()).expect("issued");
+        let identity = driver.authority.identity(&node).expect("issued");
         let first = raw::greeted(&driver, &identity, 1).await;
         let second = raw::greeted(&driver, &identity, 1).await;
         let ending = first.closed().await;
@@ -319,7 +319,7 @@ async fn until_free(address: SocketAddr) {
 #[test]
 fn a_driver_that_was_killed_and_started_again_is_found_before_its_silence_is() {
     run(async {
-        let secrets = JobSecrets::new(JOB, wall_clock()).expect("random numbers");
+        let secrets = JobSecrets::new(JOB).expect("random numbers");
         let nowhere = "127.0.0.1:0".parse().expect("an address");
         let (first, events, _) = start_again(nowhere, &secrets, 1);
         let address = first.local_address().expect("it listens");
@@ -357,7 +357,7 @@ fn a_driver_that_was_killed_and_started_again_is_found_before_its_silence_is() {
 #[test]
 fn a_driver_of_an_earlier_term_is_not_gone_back_to() {
     run(async {
-        let secrets = JobSecrets::new(JOB, wall_clock()).expect("random numbers");
+        let secrets = JobSecrets::new(JOB).expect("random numbers");
         let nowhere = "127.0.0.1:0".parse().expect("an address");
         let (later, later_events, _) = start_again(nowhere, &secrets, 2);
         let elsewhere = UdpSocket::bind(nowhere).and_then(|socket| socket.local_addr());

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Difference from which on it is a problem. Certificates begin a day in the past, so that joining does not depend on it;
-/// times in the logs of both hosts cannot be compared any more.
+/// Difference from which on it is a problem: times in the logs of both hosts cannot be compared any more. Joining does not
+/// depend on it.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(60);
 
 /// How far this host's clock is ahead of the driver's, in milliseconds: the driver is taken to have answered in the middle
@@ -25,8 +25,7 @@ pub(super) fn fault_of(ahead_ms: i64) -> Option<(String, &'static str)> {
     (difference > CLOCK_DIFFERENCE_MAX).then(|| {
         (
             format!("this host's clock is {s} s {side} the driver's"),
-            "set the clocks of both: `timedatectl set-ntp true`. Times in their logs cannot be compared; joining \
-             fails only if this host is a day behind, since certificates begin a day in the past",
+            "set the clocks of both: `timedatectl set-ntp true`. Times in their logs cannot be compared",
         )
     })
 }

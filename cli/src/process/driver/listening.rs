@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use elastic_driver::WorkerCredentials;
 use elastic_protocol::{Incarnation, JobId, NodeId, NodeName, Term, WorkerId};
-use elastic_runtime::{NodeHandle, wall_clock};
+use elastic_runtime::NodeHandle;
 use elastic_transport::{
     AuthorityError, Credentials, JobSecrets, ListenError, ListenOptions, PROTOCOL_VERSION,
     QuicTransport, SharedSecret,
@@ -33,7 +33,7 @@ impl Listening {
         let job = JobId(Uuid::new_v4());
         match shared {
             Some(shared) => JobSecrets::shared(job, shared),
-            None => JobSecrets::new(job, wall_clock()),
+            None => JobSecrets::new(job),
         }
     }
 
@@ -62,7 +62,6 @@ impl Listening {
             admit: Rc::new(move |request| admission.borrow_mut().admit(request)),
             secrets: Some(secrets),
             deadlines: plan.config.deadlines,
-            wall_clock,
             version: PROTOCOL_VERSION,
         };
         let transport = QuicTransport::listen(options, node.sink()).map_err(not_listening)?;

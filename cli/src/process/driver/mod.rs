@@ -491,7 +491,7 @@ async fn open_store(
 ) -> Result<Result<OpenedDriver, DriverLifeEnd>, CommandFailure> {
     let state = open_state_dir(plan, plan.bind)?;
     listen_where_it_did(plan, &state);
-    let reserved = ReservedAddress::bind(plan.bind, wall_clock).map_err(not_listening)?;
+    let reserved = ReservedAddress::bind(plan.bind).map_err(not_listening)?;
     let address = reserved.local_address().failed("the driver cannot listen")?;
     // The driver's next life must be reachable at the same address.
     plan.bind = address;
