@@ -87,6 +87,8 @@ bugs! {
     InactivityForgotten = "by restart, each look forgets how long a process has been inactive", "driver";
     /// By restart, what torch's flight recorder counts is not compared: where two wait alike, nobody is named.
     RecorderIgnored = "by restart, what the flight recorder counts is ignored", "driver";
+    /// A holder of an old commit is the root, although a checkpoint is of a later generation.
+    OldCommitPreferred = "an old commit is preferred to a later checkpoint", "driver";
     /// A wait for a worker in a section of its program is held to the limit of waits outside of sections.
     SectionsIgnored = "a wait for a worker in a section is held to the limit of the others", "driver";
     /// The driver compares how long members wait, not how long they compute: it finds the victims of a slow member.

@@ -108,6 +108,7 @@ const fn draws(bug: Bug) -> u32 {
         Bug::SealedTooEarly
         | Bug::LedgerOfAnotherStep
         | Bug::OneSaveAGeneration
+        | Bug::OldCommitPreferred
         | Bug::EndNotSaved
         | Bug::StopNotSaved => 4,
         Bug::RefusalBelieved => 3,

@@ -89,7 +89,7 @@ impl World {
     fn recorded_commit(&mut self, image: &Image) -> Option<Saved> {
         let held = image.workers.values().filter_map(|worker| worker.commit);
         let formed = image.current.iter().map(|current| current.formation.step);
-        let known = image.committed.into_iter().chain(image.checkpoint);
+        let known = image.committed.into_iter().chain(image.checkpoint.map(|it| it.step));
         // Members that were told to skip the sync hold the step at which their generation began.
         let is_open =
             |it: &&GenerationImage| !matches!(it.progress, GenerationProgress::Ended { .. });

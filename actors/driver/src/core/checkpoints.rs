@@ -12,7 +12,7 @@ use elastic_protocol::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CheckpointStatus, DriverToWorker,
 };
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Stamp, Step, Time, WorkerId};
+use elastic_protocol::{GenerationId, Stamp, Step, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
@@ -23,7 +23,7 @@ use super::phase::RoundPhase;
 use super::slow_load::CheckpointLoad;
 use super::table::Stance;
 use super::timers::Timer;
-use crate::journal::{Image, JournalRecord};
+use crate::journal::{CheckpointImage, Image, JournalRecord};
 
 /// Time after which a save that is not complete counts as slow: the status names for whom it waits.
 const SAVE_SLOW: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ struct Save {
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Checkpoints {
     save: Option<Save>,
-    last: Option<Step>,
+    last: Option<CheckpointImage>,
     /// Time at which the last one became whole; none if that was under a former driver.
     last_at: Option<Time>,
     trouble: Option<String>,
@@ -110,9 +110,14 @@ impl Checkpoints {
         }
     }
 
-    /// The step of the last checkpoint; none if this job has made none.
-    pub(crate) const fn last(&self) -> Option<Step> {
+    /// The last checkpoint; none if this job has made none.
+    pub(crate) const fn last(&self) -> Option<CheckpointImage> {
         self.last
+    }
+
+    /// The step of the last checkpoint; none if this job has made none.
+    pub(crate) fn last_step(&self) -> Option<Step> {
+        self.last.map(|checkpoint| checkpoint.step)
     }
 
     /// Whether a step is being saved.
@@ -395,12 +400,13 @@ impl DriverCore {
                 let ms = now.ms_since(save.began);
                 self.checkpoints.save = None;
                 self.checkpoints.trouble = None;
-                self.checkpoints.last = Some(step);
+                let checkpoint = CheckpointImage { generation: stamp.generation, step };
+                self.checkpoints.last = Some(checkpoint);
                 self.checkpoints.last_at = Some(now);
                 let is_soon = self.stopping.is_some() || self.checkpoints.is_hurried;
                 let least = if is_soon { self.checkpoints.lead_soon() } else { LEAD_STEPS };
                 self.checkpoints.lead = (self.checkpoints.lead / 2).max(least);
-                self.record(&JournalRecord::CheckpointSaved { step });
+                self.record(&JournalRecord::CheckpointSaved { checkpoint });
                 self.event(EventKind::CheckpointSaved { step: step.0, bytes, ms });
                 if let Some(trouble) = troubles.first() {
                     let message = format!("the checkpoint of step {step} is saved; but {trouble}");
@@ -511,7 +517,14 @@ impl DriverCore {
 
     /// The step that a generation begins from if none of its members holds a commit.
     pub(crate) fn checkpointed_step(&self) -> Option<Step> {
-        self.config.checkpoint.as_ref().and_then(|_| self.checkpoints.last())
+        self.config.checkpoint.as_ref().and_then(|_| self.checkpoints.last_step())
+    }
+
+    /// Whether the last checkpoint is of a later generation than these commits are. Who holds a commit of its generation, or of a
+    /// later one, holds that step or a later one: a checkpoint is whole once all members have made its commit.
+    pub(crate) fn is_checkpoint_later(&self, held: impl IntoIterator<Item = GenerationId>) -> bool {
+        let last = self.config.checkpoint.as_ref().and_then(|_| self.checkpoints.last());
+        last.is_some_and(|last| held.into_iter().all(|held| held < last.generation))
     }
 
     /// The checkpoints, for the status.
@@ -523,7 +536,7 @@ impl DriverCore {
         let Checkpoints { save, last, last_at, trouble, .. } = &self.checkpoints;
         Some(CheckpointStatus {
             directory: settings.directory.clone(),
-            last_step: last.map(|step| step.0),
+            last_step: last.map(|checkpoint| checkpoint.step.0),
             at: last_at.map(wall_clock),
             saving: save.as_ref().map(|save| save.step.0),
             failed: trouble.clone(),

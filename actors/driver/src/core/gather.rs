@@ -84,7 +84,11 @@ impl DriverCore {
         };
         let away =
             self.roster.seating().away().iter().filter_map(|worker| self.roster.worker(worker));
-        let is_later = |record: &&WorkerRecord| self.order_outside(record) > best_inside;
+        let is_later = |record: &&WorkerRecord| {
+            let order = self.order_outside(record);
+            order > best_inside
+                && !self.is_checkpoint_later(order.map(|(generation, _)| generation))
+        };
         let holders = away.filter(|record| until(record) > now).filter(is_later);
         let Some(until) = holders.map(until).max() else { return false };
         if until < Time(u64::MAX) {
@@ -156,12 +160,20 @@ impl DriverCore {
             .filter_map(|worker| Some((worker.clone(), self.roster.worker(worker)?.data_address?)));
         let assignment = Arc::new(Assignment::new(table));
         let members: Vec<WorkerId> = assignment.members().map(|member| member.worker).collect();
-        let commits: Vec<Option<CommitId>> = members
+        let mut commits: Vec<Option<CommitId>> = members
             .iter()
             .map(|worker| self.roster.worker(worker).and_then(|record| record.commit))
             .collect();
         let is_distrusted = |rank: usize| self.divergence.is_distrusted(&members[rank]);
-        let (sync, step) = sync_plan(&commits, &is_distrusted);
+        let (mut sync, mut step) = sync_plan(&commits, &is_distrusted);
+        if self.is_checkpoint_later(commits.iter().flatten().map(|held| held.generation))
+            && !is_planted(Bug::OldCommitPreferred)
+        {
+            // Nobody trains on from these commits. Where the checkpoint is gone, the root's is still there.
+            let root = if let SyncPlan::FromRoot { root } = sync { root } else { 0 };
+            (sync, step) = (SyncPlan::FromRoot { root }, Step::default());
+            commits.fill(None);
+        }
         self.tell_of_distrusted_root(&members, sync);
         self.tell_of_lost_steps(now, stamp.generation, step, &commits);
         let key = self.random.key();

@@ -33,7 +33,7 @@ impl DriverCore {
             record.step.max(commit)
         };
         let step = records.map(held).max().unwrap_or_default();
-        if self.checkpoints.last() >= Some(step) {
+        if self.checkpoints.last_step() >= Some(step) {
             return false;
         }
         if let Some(gone) = members.iter().find(|worker| !current.alive.contains(worker)) {

@@ -58,7 +58,12 @@ impl DriverCore {
     /// job may not. True if it has failed.
     pub(crate) fn fails_of_total_loss(&mut self, now: Time, members: &[WorkerId]) -> bool {
         let Some(committed) = self.state.committed() else { return false };
-        let is_held = members.iter().any(|worker| self.roster.commit_order_of(worker).is_some());
+        let held = members.iter().filter_map(|worker| self.roster.commit_order_of(worker)).max();
+        // Who holds an earlier commit keeps the job from its start, and does not make up for those that are gone.
+        let is_held = match (held, self.config.on_total_loss) {
+            (Some((_, step)), Some(OnTotalLoss::Fail)) => step >= committed,
+            (held, _) => held.is_some(),
+        };
         let trained = self.state.trained();
         if trained.is_zero() {
             // No step was made since the job began, from nothing or from a checkpoint: the same beginning is there again.
@@ -78,14 +83,25 @@ impl DriverCore {
         {
             return false;
         }
+        let left = held.map_or(0, |(_, step)| step.0);
+        let lost = committed.0.saturating_sub(left);
+        self.state.lose_steps(lost);
+        self.record_state(now);
         let reason = format!(
             "every worker that held the training state is gone: at least {}, committed in {} s of training, \
              are lost",
-            counted(committed.0, "step"),
+            counted(lost, "step"),
             trained.as_secs()
         );
-        let hint = "--on-total-loss restart begins again from the start; the state outlives a failure as long as one \
-                    worker keeps it: put workers on more hosts";
+        let hint = match held {
+            None => "--on-total-loss restart begins again from the start; the state outlives a failure as long as one \
+                     worker keeps it: put workers on more hosts".to_owned(),
+            Some(_) => format!(
+                "a worker is left that holds step {left}: --on-total-loss restart trains on from there; the state outlives \
+                 a failure as long as one worker keeps it: put workers on more hosts"
+            ),
+        };
+        let hint = hint.as_str();
         self.fail(now, &reason, Some(hint));
         true
     }

@@ -34,7 +34,7 @@ impl DriverCore {
             return false;
         }
         if let Some(trouble) = self.trouble_of_stop_save(now) {
-            if Some(self.highest_step()) > self.checkpoints.last() {
+            if Some(self.highest_step()) > self.checkpoints.last_step() {
                 self.tell_of_failed_stop_save(trouble);
             }
             return false;
@@ -53,7 +53,7 @@ impl DriverCore {
     /// Ends the job if the checkpoint that its end waits for is safe, or will not become so.
     pub(crate) fn consider_stop(&mut self, now: Time) {
         let Some(stop) = &self.stopping else { return };
-        if self.checkpoints.last() > Some(stop.reached) {
+        if self.checkpoints.last_step() > Some(stop.reached) {
             return self.finish_stop(now);
         }
         let (stamp, until) = (stop.stamp, stop.until);

@@ -63,8 +63,8 @@ pub struct Image {
     pub steps_lost: u64,
     /// The last loss of committed steps.
     pub loss: Option<StateLossImage>,
-    /// The step of the last durable checkpoint; none if there is none.
-    pub checkpoint: Option<Step>,
+    /// The last durable checkpoint; none if there is none.
+    pub checkpoint: Option<CheckpointImage>,
     /// Slots whose workers were replaced, and why, until their cool-down is over.
     #[serde(with = "crate::recording::readable::pairs")]
     pub resting: BTreeMap<(HostName, u32), ReplacedFor>,
@@ -94,6 +94,15 @@ pub struct DistrustedImage {
     pub agreeing: u32,
     /// Number of members of the generation.
     pub world_size: u32,
+}
+
+/// A durable checkpoint that is whole. It has its place in the order of commits.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct CheckpointImage {
+    /// The generation whose members committed the step.
+    pub generation: GenerationId,
+    /// The step.
+    pub step: Step,
 }
 
 /// A loss of committed steps.
@@ -307,7 +316,7 @@ impl Image {
                 self.shard_paces = paces.iter().cloned().collect();
                 self.deals = *recent;
             }
-            JournalRecord::CheckpointSaved { step } => self.checkpoint = Some(*step),
+            JournalRecord::CheckpointSaved { checkpoint } => self.checkpoint = Some(*checkpoint),
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
             JournalRecord::ProcessDone { worker } => {
                 if let Some(image) = self.workers.get_mut(worker) {

@@ -12,8 +12,8 @@ mod tenure;
 pub(crate) mod tests;
 
 pub use self::image::{
-    DistrustedImage, GenerationImage, GenerationProgress, HostImage, Image, ProcessImage,
-    SlotImage, StateLossImage, WorkerImage,
+    CheckpointImage, DistrustedImage, GenerationImage, GenerationProgress, HostImage, Image,
+    ProcessImage, SlotImage, StateLossImage, WorkerImage,
 };
 pub(crate) use self::ledger::RecordLedger;
 pub use self::record::{JobSecretsBytes, JournalRecord};

@@ -10,7 +10,7 @@ use elastic_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::image::{DistrustedImage, HostImage, StateLossImage};
+use super::image::{CheckpointImage, DistrustedImage, HostImage, StateLossImage};
 use crate::core::ReplacedFor;
 
 /// Secrets of the job, made when it began. The bytes are opaque here and never printed.
@@ -142,8 +142,8 @@ pub enum JournalRecord {
     },
     /// A checkpoint is whole and safe.
     CheckpointSaved {
-        /// The step.
-        step: Step,
+        /// The checkpoint.
+        checkpoint: CheckpointImage,
     },
     /// The cool-down of a slot whose worker was replaced has begun, or is over.
     SlotRests {

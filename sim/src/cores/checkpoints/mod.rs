@@ -168,16 +168,27 @@ impl World {
     /// Checks what the driver says of checkpoints.
     pub(super) fn check_checkpoint_told(&mut self, step: u64) {
         self.storage.note_settled(self.now);
+        self.storage.note_told(self.driver.job, step);
         if !self.storage.is_sealed(self.driver.job, step) {
             self.fail_safety(format!("C-1: step {step} is said to be saved, and is not"));
         }
     }
 
-    /// The root of a generation in which nobody holds a commit looks for a checkpoint.
+    /// The root of a generation in which nobody holds a commit, or only ones before the last checkpoint, looks for a checkpoint.
     pub(super) fn load_checkpoint(&mut self, process: u32, source: Option<&CheckpointSource>) {
         let job = self.processes[process as usize].job;
         let program = &self.processes[process as usize].program;
-        if source.is_none() || program.saved.is_some() || !program.is_root() {
+        if !program.is_root() {
+            return;
+        }
+        if source.is_none() {
+            let begins_at = program.saved.map_or(0, |saved| saved.model.step);
+            let told = self.storage.told(job).unwrap_or_default();
+            if begins_at < told {
+                self.fail_safety(format!(
+                    "C-1: training begins from a commit of step {begins_at}, and step {told} is said to be saved"
+                ));
+            }
             return;
         }
         let found = match self.storage.resume(job) {

@@ -58,6 +58,8 @@ pub(in crate::cores) struct SharedStorage {
     withdrawn: BTreeSet<SaveKey>,
     /// Commits that were to be made whole, whether or not somebody heard that they are.
     offered: BTreeMap<(JobNumber, u64), Vec<TrainedModel>>,
+    /// Of each job, the step that a driver has said last to be saved.
+    told: BTreeMap<JobNumber, u64>,
     /// Checkpoints that are whole, and were said to be.
     sealed: BTreeMap<JobNumber, BTreeMap<u64, TrainedModel>>,
     /// World time of the last failure, or of the last word that a checkpoint is whole.
@@ -77,9 +79,20 @@ impl SharedStorage {
             withdrawn: BTreeSet::new(),
             offered: BTreeMap::new(),
             sealed: BTreeMap::new(),
+            told: BTreeMap::new(),
             settled_at: 0,
             hung_in: None,
         }
+    }
+
+    /// A driver says that this step of a job is saved.
+    pub(super) fn note_told(&mut self, job: JobNumber, step: u64) {
+        self.told.insert(job, step);
+    }
+
+    /// The step of a job that a driver has said last to be saved.
+    pub(super) fn told(&self, job: JobNumber) -> Option<u64> {
+        self.told.get(&job).copied()
     }
 
     /// A save has failed, or is said to have made a checkpoint whole.

@@ -365,6 +365,7 @@ fn c_1_a_stop_lets_a_save_under_way_end_and_saves_what_came_after_it() {
 fn c_4_a_stop_does_not_wait_for_a_save_that_fails_hangs_or_loses_a_rank() {
     let stopped = || {
         let mut cluster = of_steps();
+        cluster.train(70);
         say_all(&mut cluster, 70);
         stop(&mut cluster);
         assert_eq!(outcome(&cluster), None);
@@ -505,7 +506,7 @@ fn c_2_a_folder_that_does_not_answer_is_named_while_training_waits_for_it() {
     cluster.pass(Duration::from_secs(21));
     let [said] = &cluster.warnings[..] else { panic!("it is told once: {:?}", cluster.warnings) };
     assert!(said.contains("shared") && said.contains("10 s"), "{said}");
-    assert_eq!(&warnings(&cluster), &[said.clone()], "and stays in the status");
+    assert_eq!(warnings(&cluster), std::slice::from_ref(said), "and stays in the status");
     all_have_loaded(&mut cluster, 50);
     cluster.pass(Duration::from_secs(10));
     assert_eq!(warnings(&cluster), Vec::<String>::new(), "bytes have come");
@@ -663,6 +664,35 @@ fn peers_come_before_the_disk() {
     cluster.report_exit(&b, ExitStatus::Signal(9));
     cluster.pass(Duration::from_secs(5));
     assert_eq!(cluster.source, None, "a holds a commit");
+}
+
+/// A job of a and b, of which b is out of reach while a trains on alone and saves a checkpoint. Then a is gone, and b, which holds
+/// a commit of the generation before, is back. Returns the step that was saved.
+fn with_an_old_holder(mut cluster: Cluster) -> (Cluster, u64) {
+    let [a, b] = &cluster.members()[..] else { panic!("two members") };
+    let (a, host) = (a.clone(), b.host.to_string());
+    cluster.train(150);
+    say_all(&mut cluster, 150);
+    cluster.lose_host(&host);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.sizes.last(), Some(&1), "a trains on alone");
+    cluster.train(50);
+    say_all(&mut cluster, 200);
+    let saved = save(&mut cluster);
+    say_all(&mut cluster, saved + 40);
+    cluster.report_exit(&a, ExitStatus::Signal(9));
+    cluster.settle();
+    cluster.source = None;
+    cluster.come_back(&[&host]);
+    (cluster, saved)
+}
+
+#[test]
+fn c_1_a_checkpoint_comes_before_an_old_commit_that_somebody_still_holds() {
+    let (cluster, saved) = with_an_old_holder(of_steps());
+    assert!(cluster.source.is_some(), "the checkpoint is looked for");
+    assert_eq!(cluster.losses, [(saved + 40, saved, 40)], "committed, begins at, lost");
+    assert_eq!(cluster.result, None);
 }
 
 #[test]

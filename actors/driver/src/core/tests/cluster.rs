@@ -252,6 +252,17 @@ impl Cluster {
         self.settle();
     }
 
+    /// A host is out of reach, with its workers, whose collectives fail.
+    pub(super) fn lose_host(&mut self, name: &str) {
+        let agent = self.agent(name);
+        for LiveWorker { worker, .. } in self.live_on(name) {
+            self.worker_link(&worker, lost());
+            self.workers.get_mut(&worker).expect("it lives").active = false;
+        }
+        self.core.handle_link(self.now, &agent, &lost());
+        self.settle();
+    }
+
     /// Ends a worker's process while no driver is there.
     pub(super) fn end_unseen(&mut self, worker: &WorkerId) {
         self.workers.remove(worker);

@@ -169,6 +169,37 @@ fn g_10_a_job_that_may_not_begin_again_ends_with_the_reason() {
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("--on-total-loss restart")));
 }
 
+/// Two workers, of which one is out of reach from step 50 on, and back when the other one, which trained on to step 98, is gone.
+fn with_an_old_holder(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+    let mut cluster = trained(50, 10, change);
+    let gone = cluster.worker("a", 0);
+    cluster.lose_host("b");
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.sizes.last(), Some(&1), "one trains on alone");
+    cluster.train(48);
+    report(&mut cluster, 98);
+    cluster.kill(&gone);
+    cluster.come_back(&["b"]);
+    cluster.pass(Duration::from_secs(5));
+    cluster
+}
+
+#[test]
+fn g_10_a_holder_of_an_earlier_commit_keeps_no_job_alive_that_may_not_lose_steps() {
+    let cluster = with_an_old_holder(|config| config.on_total_loss = Some(OnTotalLoss::Fail));
+    let result = cluster.core.result_so_far().expect("the job has ended");
+    assert!(result.reason.contains("at least 48 steps"), "{}", result.reason);
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("holds step 50")));
+    assert_eq!(status(&cluster).steps_lost, 49, "and the one of the first reset");
+}
+
+#[test]
+fn without_the_flag_a_job_goes_on_with_the_earlier_commit_and_says_so() {
+    let cluster = with_an_old_holder(|_| {});
+    assert_eq!(cluster.result, None);
+    assert_eq!(cluster.losses, [(98, 50, 48)], "committed, begins at, lost");
+}
+
 #[test]
 fn without_the_flag_a_job_ends_only_if_more_than_a_minute_is_lost() {
     for (seconds, fails) in [(50, false), (70, true)] {

@@ -1,6 +1,7 @@
 //! Sync: brings all members of a new generation to the root's commit. Called by `membership`. Every rank
 //! announces the commit that it holds. The ranks that hold the root's commit are the sources; the others take
-//! it from all sources at once ([`super::transfer`]). Where nobody holds one, all read a checkpoint ([`super::checkpoint`]).
+//! it from all sources at once ([`super::transfer`]). Where nobody holds one, or a checkpoint is
+//! later, all read that ([`super::checkpoint`]).
 
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes, SyncPlan};
@@ -34,7 +35,7 @@ impl From<Error> for SyncError {
 }
 
 /// Brings this worker's state to the generation's commit. Returns whether training goes on, rather than begins. `source` is where
-/// the root looks for a commit that nobody holds.
+/// the root looks for a commit that nobody holds, or that is later than all that are held.
 pub(super) fn sync<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
@@ -106,7 +107,7 @@ fn from_root<T: Serialize + DeserializeOwned>(
 ) -> Result<bool, SyncError> {
     let rank = group.rank();
     let search = match source {
-        Some(source) if rank == root && !state.holds_commit() => {
+        Some(source) if rank == root => {
             RootSearch::begin(source, ports).map_err(Error::Checkpoint)?
         }
         _ => None,
