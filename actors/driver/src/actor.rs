@@ -339,8 +339,8 @@ impl Driver {
                 children.host_manager.do_send(HostJoined { host, slots });
             }
             DriverOutput::HostLeft { host } => children.host_manager.do_send(HostLeft { host }),
-            DriverOutput::HostFailed { host, reason } => {
-                children.host_manager.do_send(HostFailed { host, reason });
+            DriverOutput::HostFailed { host, fault, reason } => {
+                children.host_manager.do_send(HostFailed { host, fault, reason });
             }
             DriverOutput::Event(event) => self.observer.event(self.node.wall_clock(), &event),
             DriverOutput::Ended(result) => self.observer.ended(&result),

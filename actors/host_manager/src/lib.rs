@@ -13,10 +13,10 @@ pub use crate::actor::{
 };
 pub use crate::core::{
     CooldownRange, DiscoveryError, DiscoveryFailure, DrainDecision, FailureDecision, HostEntry,
-    HostLines, HostListError, HostManagerConfig, HostManagerCore, HostManagerOutput, HostSlots,
-    HostSource, HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision, JoinRefusal,
-    KnownHost, LeaveDecision, LineError, LineProblem, ReadmitDecision, parse_host_list,
-    parse_hosts,
+    HostFault, HostLines, HostListError, HostManagerConfig, HostManagerCore, HostManagerOutput,
+    HostSlots, HostSource, HostState, HostUpdate, HostsSnapshot, InvalidConfig, JoinDecision,
+    JoinRefusal, KnownHost, LeaveDecision, LineError, LineProblem, ReadmitDecision,
+    parse_host_list, parse_hosts,
 };
 pub use crate::discovery::{
     Discovery, DiscoveryRun, DnsDiscovery, DnsTarget, HostFileDiscovery, InvalidDnsTarget,

@@ -1,5 +1,6 @@
 //! Messages and links of agents: hosts join, drain, are lost, and come back. Called by `actor.rs`.
 
+use elastic_host_manager::HostFault;
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{AgentToDriver, DriverToAgent, DriverToWorker, LiveWorker};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -255,13 +256,13 @@ impl DriverCore {
         let message = format!("no agent can be started on host {host}: {}", shorten(reason));
         self.event(EventKind::Warning { message: message.clone() });
         self.first_cause.note_launch_failure(message);
-        self.report_failed_host(host.clone(), reason.to_owned());
+        self.report_failed_host(host.clone(), HostFault::Failed, reason.to_owned());
     }
 
     /// Reports a host to the host manager, which blacklists it.
-    pub(crate) fn report_failed_host(&mut self, host: HostName, reason: String) {
+    pub(crate) fn report_failed_host(&mut self, host: HostName, fault: HostFault, reason: String) {
         self.roster.blame(&host, &reason);
-        self.output(DriverOutput::HostFailed { host, reason });
+        self.output(DriverOutput::HostFailed { host, fault, reason });
     }
 
     /// Handles the loss of an agent: its workers are lost with it.

@@ -1,7 +1,6 @@
 //! Checks that the journal says what the core knows: a successor goes on from the journal alone (D-4). A part of the
 //! core's `check`.
 
-use elastic_host_manager::HostState;
 use elastic_protocol::WorkerId;
 
 use super::DriverCore;
@@ -69,12 +68,7 @@ impl DriverCore {
     }
 
     fn check_journaled_hosts(&self, image: &Image) -> Result<(), String> {
-        let hosts = self.roster.hosts().iter().map(|entry| HostImage {
-            name: entry.name.clone(),
-            slots: entry.slots,
-            is_blacklisted: matches!(entry.state, HostState::Blacklisted { .. }),
-            is_drained: entry.state == HostState::Drained,
-        });
+        let hosts = self.roster.hosts().iter().map(HostImage::of);
         // A successor has no list before its host manager gives it one.
         if self.roster.hosts().is_empty() || hosts.eq(image.hosts.iter().cloned()) {
             Ok(())

@@ -2,7 +2,6 @@
 //! that depend on them. An output knows the record that it waits for, and outputs stay in order. Called by `actor.rs`
 //! and the core's handlers.
 
-use elastic_host_manager::HostState;
 use elastic_journal::JournalBatch;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, HostName, Time, WorkerId};
@@ -109,12 +108,7 @@ impl DriverCore {
         if !self.outbox.keeps_records() {
             return;
         }
-        let hosts = self.roster.hosts().iter().map(|entry| HostImage {
-            name: entry.name.clone(),
-            slots: entry.slots,
-            is_blacklisted: matches!(entry.state, HostState::Blacklisted { .. }),
-            is_drained: entry.state == HostState::Drained,
-        });
+        let hosts = self.roster.hosts().iter().map(HostImage::of);
         let record = JournalRecord::Hosts { hosts: hosts.collect() };
         self.record(&record);
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use elastic_host_manager::HostFault;
 use elastic_protocol::messages::{
     DriverToAgent, DriverToWorker, HangGrounds, JobPhase, KnownDrivers, ProcessPlace,
     UnreachableHost, Vote,
@@ -94,6 +95,8 @@ pub enum DriverOutput {
     HostFailed {
         /// The host.
         host: HostName,
+        /// What is at fault.
+        fault: HostFault,
         /// The reason.
         reason: String,
     },

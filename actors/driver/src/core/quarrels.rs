@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elastic_host_manager::{HostEntry, HostState};
+use elastic_host_manager::{HostEntry, HostFault, HostState};
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
 use elastic_protocol::planted::{Bug, is_planted};
@@ -209,18 +209,20 @@ impl DriverCore {
             .filter(|(one, other)| *one == host || *other == host)
             .map(|(one, other)| if *one == host { other.as_str() } else { one.as_str() })
             .collect();
-        let reason = if others.contains(&host.as_str()) {
-            "its workers do not reach each other: is its loopback interface up?".to_owned()
+        let (fault, reason) = if others.contains(&host.as_str()) {
+            let reason = "its workers do not reach each other: is its loopback interface up?";
+            (HostFault::Failed, reason.to_owned())
         } else {
-            format!(
+            let reason = format!(
                 "its workers and those of {} do not reach each other: one generation after the other has broken there",
                 others.join(", ")
-            )
+            );
+            (HostFault::Unreached, reason)
         };
         self.quarrels.settled(&host);
         self.quarrels.going = Some(host.clone());
         self.quarrels.told_at = now;
-        self.report_failed_host(host, reason);
+        self.report_failed_host(host, fault, reason);
         true
     }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use elastic_host_manager::HostFault;
 use elastic_protocol::job::shorten;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Time, WorkerId};
@@ -66,7 +67,7 @@ impl DriverCore {
             };
             self.roster.forgive(&slot_id);
             self.record_slot(&worker.host, worker.slot);
-            self.report_failed_host(worker.host.clone(), reason);
+            self.report_failed_host(worker.host.clone(), HostFault::Failed, reason);
             return;
         }
         // By restart, the first failure has no back-off: restarting the whole group takes time enough.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use elastic_host_manager::{HostEntry, HostState};
 use elastic_journal::{JournalError, JournalSnapshot, LoadedJournal};
 use elastic_protocol::messages::{Formation, FormationTable, JobPhase};
 use elastic_protocol::{
@@ -125,8 +126,27 @@ pub struct HostImage {
     pub slots: u32,
     /// Whether the host is blacklisted.
     pub is_blacklisted: bool,
+    /// Whether its stay on the blacklist has an end.
+    pub comes_back: bool,
     /// Whether the operator has taken the host out.
     pub is_drained: bool,
+}
+
+impl HostImage {
+    /// What is recorded of a host in the list.
+    pub(crate) fn of(entry: &HostEntry) -> Self {
+        let until = match entry.state {
+            HostState::Blacklisted { until } => Some(until),
+            HostState::Listed | HostState::Drained => None,
+        };
+        Self {
+            name: entry.name.clone(),
+            slots: entry.slots,
+            is_blacklisted: until.is_some(),
+            comes_back: until.flatten().is_some(),
+            is_drained: entry.state == HostState::Drained,
+        }
+    }
 }
 
 /// A worker's process.

@@ -15,7 +15,7 @@ use elastic_runtime::{Clock, NodeHandle, TimedActor, TimerSlot};
 use tokio::time::timeout;
 
 use crate::core::{
-    DiscoveryError, DiscoveryFailure, DrainDecision, FailureDecision, HostManagerConfig,
+    DiscoveryError, DiscoveryFailure, DrainDecision, FailureDecision, HostFault, HostManagerConfig,
     HostManagerCore, HostManagerOutput, HostsSnapshot, JoinDecision, ReadmitDecision,
 };
 use crate::discovery::Discovery;
@@ -53,6 +53,8 @@ impl Message for HostLeft {
 pub struct HostFailed {
     /// Which host.
     pub host: HostName,
+    /// What is at fault.
+    pub fault: HostFault,
     /// Reason of the failure, in one sentence.
     pub reason: String,
 }
@@ -225,9 +227,9 @@ impl Handler<HostFailed> for HostManager {
     type Result = ();
 
     fn handle(&mut self, failed: HostFailed, ctx: &mut Context<Self>) {
-        let HostFailed { host, reason } = failed;
+        let HostFailed { host, fault, reason } = failed;
         let now = self.now();
-        match self.core.handle_failure(now, &host, &reason) {
+        match self.core.handle_failure(now, &host, fault, &reason) {
             FailureDecision::Blacklisted { until: Some(until), .. } => {
                 let seconds = until.since(now).as_secs_f64();
                 tracing::debug!(%host, seconds, reason, "blacklisted");

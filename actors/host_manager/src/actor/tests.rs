@@ -11,7 +11,7 @@ use elastic_runtime::{spawn_child, system};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::core::{CooldownRange, HostSlots, HostSource, HostState};
+use crate::core::{CooldownRange, HostFault, HostSlots, HostSource, HostState};
 use crate::discovery::DiscoveryRun;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -143,7 +143,11 @@ fn h_14_a_blacklisted_host_comes_back_by_itself() {
         config.cooldown = Some(CooldownRange { min: second, max: 2 * second });
         let mut room = Room::new(config, &[None]);
         room.hosts().await;
-        room.manager.do_send(HostFailed { host: name("a"), reason: "it failed".to_owned() });
+        room.manager.do_send(HostFailed {
+            host: name("a"),
+            fault: HostFault::Failed,
+            reason: "it failed".to_owned(),
+        });
         let out = room.hosts().await;
         let at = room.node.now();
         let HostState::Blacklisted { until: Some(until) } = out.hosts[0].state else {

@@ -1,5 +1,8 @@
 //! Blacklisted hosts and the end of their stay. Used by the core.
 //!
+//! Without a cooldown a host that has failed stays out. One that only is not reached by another ([`HostFault::Unreached`]) comes back
+//! even so: either of the two may have been at fault, and paths heal.
+//!
 //! The k-th stay is MIN·2^(k-1), at most MAX, like Horovod's cooldown except that the first stay is MIN
 //! (Horovod's is two to three times that). Jitter only lengthens a stay, by up to a tenth, so that hosts that
 //! failed together do not return at the same time. A stay with jitter is also at most MAX.
@@ -12,8 +15,13 @@ use elastic_protocol::{HostName, Time};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
+use super::HostFault;
 use super::config::CooldownRange;
 use super::limits::PENALTIES_MAX;
+
+/// The cooldown of hosts that are not reached, where none is set.
+const UNREACHED_COOLDOWN: CooldownRange =
+    CooldownRange { min: Duration::from_secs(60), max: Duration::from_secs(60 * 60) };
 
 /// Jitter lengthens a stay by at most this part (1/10) of it.
 const JITTER_PART: u32 = 10;
@@ -37,6 +45,7 @@ struct Penalty {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
     pub(super) until: Option<Time>,
+    fault: HostFault,
 }
 
 impl Blacklist {
@@ -50,11 +59,13 @@ impl Blacklist {
     }
 
     /// Blacklists a host that is not blacklisted already.
-    pub(super) fn put_out(&mut self, now: Time, name: &HostName) -> Stay {
+    pub(super) fn put_out(&mut self, now: Time, name: &HostName, fault: HostFault) -> Stay {
         let stays = self.penalties.get(name).map_or(0, |penalty| penalty.stays);
         let stays = if is_planted(Bug::CooldownNotDoubled) { 0 } else { stays };
-        let until = self.cooldown.map(|range| now + self.length(range, stays));
-        let stay = Stay { until };
+        let unreached = (fault == HostFault::Unreached).then_some(UNREACHED_COOLDOWN);
+        let range = self.cooldown.or(unreached);
+        let until = range.map(|range| now + self.length(range, stays));
+        let stay = Stay { until, fault };
         let penalty = Penalty { stays: stays.saturating_add(1), out: Some(stay) };
         self.penalties.insert(name.clone(), penalty);
         self.forget_beyond_bound(name);
@@ -94,8 +105,11 @@ impl Blacklist {
             if penalty.stays == 0 {
                 return Err(format!("host {name} has a penalty without a stay"));
             }
-            let ends = penalty.out.is_none_or(|stay| stay.until.is_some());
-            if ends != (self.cooldown.is_some() || penalty.out.is_none()) {
+            let is_wrong = penalty.out.is_some_and(|stay| {
+                let ends = self.cooldown.is_some() || stay.fault == HostFault::Unreached;
+                ends != stay.until.is_some()
+            });
+            if is_wrong {
                 return Err(format!(
                     "the stay of {name} is {:?}, against the settings",
                     penalty.out
@@ -109,7 +123,8 @@ impl Blacklist {
     #[cfg(test)]
     pub(super) fn with_endless_stay(cooldown: Option<CooldownRange>, name: &HostName) -> Self {
         let rng = rand::SeedableRng::seed_from_u64(1);
-        let penalty = Penalty { stays: 1, out: Some(Stay { until: None }) };
+        let penalty =
+            Penalty { stays: 1, out: Some(Stay { until: None, fault: HostFault::Failed }) };
         Self { cooldown, rng, penalties: BTreeMap::from([(name.clone(), penalty)]) }
     }
 
@@ -158,7 +173,11 @@ mod tests {
         let range = CooldownRange { min: Duration::from_secs(10), max: Duration::from_secs(1_000) };
         let mut blacklist = Blacklist::new(Some(range), ChaCha8Rng::seed_from_u64(1));
         for number in 0..PENALTIES_MAX {
-            blacklist.put_out(Time::from_ms(number as u64 * 2_000), &host(number));
+            blacklist.put_out(
+                Time::from_ms(number as u64 * 2_000),
+                &host(number),
+                HostFault::Failed,
+            );
         }
         blacklist
     }
@@ -168,7 +187,7 @@ mod tests {
         let mut blacklist = full();
         let next = PENALTIES_MAX;
         let late = Time::from_ms(next as u64 * 2_000);
-        blacklist.put_out(late, &host(next));
+        blacklist.put_out(late, &host(next), HostFault::Failed);
         assert_eq!(blacklist.penalties.len(), PENALTIES_MAX);
         assert!(blacklist.stay(&host(0)).is_none(), "its stay ends first");
         assert!(blacklist.stay(&host(next - 1)).is_some());
@@ -180,10 +199,10 @@ mod tests {
         let mut blacklist = full();
         let next = PENALTIES_MAX;
         let over = blacklist.stay(&host(0)).and_then(|stay| stay.until).expect("it ends");
-        blacklist.put_out(over, &host(1));
+        blacklist.put_out(over, &host(1), HostFault::Failed);
         blacklist.expire(over);
         assert!(blacklist.stay(&host(0)).is_none() && blacklist.penalties.contains_key(&host(0)));
-        blacklist.put_out(over, &host(next));
+        blacklist.put_out(over, &host(next), HostFault::Failed);
         assert!(!blacklist.penalties.contains_key(&host(0)), "it is not blacklisted");
         assert_eq!(blacklist.penalties.len(), PENALTIES_MAX);
     }

@@ -61,6 +61,8 @@ pub struct KnownHost {
     pub host: HostSlots,
     /// Whether it was blacklisted; if so, its stay begins again.
     pub is_blacklisted: bool,
+    /// Whether that stay had an end.
+    pub comes_back: bool,
     /// Whether the operator had taken it out.
     pub is_drained: bool,
 }

@@ -1,6 +1,7 @@
 //! Results of an arrival, a departure, a failure. Read by the driver, which tells the host why.
 
 use elastic_protocol::{HostName, Time};
+use serde::Serialize;
 
 use super::limits::{HOSTS_MAX, SLOTS_MAX};
 
@@ -77,6 +78,15 @@ pub enum ReadmitDecision {
     Readmitted,
     /// It was neither drained nor blacklisted.
     NotOut,
+}
+
+/// Why a host is to be blacklisted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub enum HostFault {
+    /// The host itself has failed. Without a cooldown it stays out.
+    Failed,
+    /// It and another host do not reach each other, and it may be the other one's fault. It is tried again in any case.
+    Unreached,
 }
 
 /// Result of a worker's failure on a host.

@@ -34,7 +34,8 @@ pub use self::config::{
     CooldownRange, HostManagerConfig, HostSlots, HostSource, InvalidConfig, KnownHost,
 };
 pub use self::decision::{
-    DrainDecision, FailureDecision, JoinDecision, JoinRefusal, LeaveDecision, ReadmitDecision,
+    DrainDecision, FailureDecision, HostFault, JoinDecision, JoinRefusal, LeaveDecision,
+    ReadmitDecision,
 };
 pub use self::discovery::{DiscoveryError, DiscoveryFailure};
 use self::limits::{HOSTS_MAX, OUTPUT_BYTES_MAX, PENALTIES_MAX, SLOTS_MAX};
@@ -83,7 +84,8 @@ impl HostManagerCore {
         };
         let mut blacklist = Blacklist::new(config.cooldown, rng);
         for known in config.known.iter().filter(|known| known.is_blacklisted) {
-            blacklist.put_out(now, &known.host.name);
+            let fault = if known.comes_back { HostFault::Unreached } else { HostFault::Failed };
+            blacklist.put_out(now, &known.host.name, fault);
         }
         let drained = config.known.iter().filter(|known| known.is_drained);
         let drained = drained.map(|known| known.host.name.clone()).collect();
@@ -176,12 +178,18 @@ impl HostManagerCore {
 
     /// Blacklists a host, once for each stay: further failures during the stay (of its other slots) are part of
     /// the same failure. A host that has left the list meanwhile is blacklisted as well.
-    pub fn handle_failure(&mut self, now: Time, name: &HostName, reason: &str) -> FailureDecision {
+    pub fn handle_failure(
+        &mut self,
+        now: Time,
+        name: &HostName,
+        fault: HostFault,
+        reason: &str,
+    ) -> FailureDecision {
         self.blacklist.expire(now);
         if let Some(stay) = self.blacklist.stay(name) {
             return FailureDecision::OutAlready { until: stay.until };
         }
-        let until = self.blacklist.put_out(now, name).until;
+        let until = self.blacklist.put_out(now, name, fault).until;
         FailureDecision::Blacklisted { until, reason: reason.to_owned() }
     }
 

@@ -114,7 +114,7 @@ proptest! {
                     core.handle_discovery(now, Err(error));
                 }
                 Event::Failure(host) => {
-                    match core.handle_failure(now, &name(host), "it failed") {
+                    match core.handle_failure(now, &name(host), HostFault::Failed, "it failed") {
                         FailureDecision::Blacklisted { until, .. } => {
                             // A host is blacklisted again only if its previous stay has ended: never earlier,
                             // and never twice at once.

@@ -82,7 +82,7 @@ fn h_14_a_blacklisted_host_stays_out_for_min_then_twice_as_long() {
     let mut given = vec![changed(&mut core).expect("the fixed hosts")];
     let mut now = ms(5_000);
     for least_ms in [1_000, 2_000, 2_000] {
-        core.handle_failure(now, &name("b"), "b[0] failed");
+        core.handle_failure(now, &name("b"), HostFault::Failed, "b[0] failed");
         given.push(changed(&mut core).expect("b is out"));
         let back = core.poll_timeout().expect("b comes back");
         assert!(back >= now + Duration::from_millis(least_ms), "never earlier");
@@ -108,7 +108,7 @@ fn h_14_the_first_stay_is_min_up_to_a_tenth() {
         let mut core = HostManagerCore::new(config, ChaCha8Rng::seed_from_u64(seed), Time::ZERO);
         let mut now = Time::ZERO;
         for base_ms in [10_000, 20_000, 40_000, 80_000, 100_000, 100_000] {
-            core.handle_failure(now, &name("a"), "it failed");
+            core.handle_failure(now, &name("a"), HostFault::Failed, "it failed");
             let back = core.poll_timeout().expect("it comes back");
             let stay = back.since(now);
             assert!(stay >= Duration::from_millis(base_ms), "{stay:?}");
@@ -123,10 +123,10 @@ fn h_14_the_first_stay_is_min_up_to_a_tenth() {
 #[test]
 fn h_14_a_failure_of_another_slot_does_not_lengthen_the_stay() {
     let mut core = cooldown(fixed(&[("a", 2), ("b", 1)]), 10, 100);
-    let first = core.handle_failure(ms(0), &name("a"), "a[0] failed");
+    let first = core.handle_failure(ms(0), &name("a"), HostFault::Failed, "a[0] failed");
     let FailureDecision::Blacklisted { until, reason } = first else { panic!("{first:?}") };
     assert_eq!(reason, "a[0] failed");
-    let second = core.handle_failure(ms(9_000), &name("a"), "a[1] failed");
+    let second = core.handle_failure(ms(9_000), &name("a"), HostFault::Failed, "a[1] failed");
     assert_eq!(second, FailureDecision::OutAlready { until });
     assert_eq!(core.poll_timeout(), until);
 }
@@ -134,7 +134,7 @@ fn h_14_a_failure_of_another_slot_does_not_lengthen_the_stay() {
 #[test]
 fn the_cooldown_counts_down_when_all_hosts_are_out() {
     let mut core = cooldown(fixed(&[("a", 1)]), 1, 2);
-    core.handle_failure(ms(0), &name("a"), "it failed");
+    core.handle_failure(ms(0), &name("a"), HostFault::Failed, "it failed");
     assert_eq!(changed(&mut core).map(|snapshot| brief(&snapshot)), Some(vec!["a:0".to_owned()]));
     core.handle_timeout(ms(2_000));
     let back = changed(&mut core).expect("H-11: it comes back");
@@ -142,10 +142,26 @@ fn the_cooldown_counts_down_when_all_hosts_are_out() {
 }
 
 #[test]
+fn without_a_cooldown_a_host_that_another_one_does_not_reach_is_tried_again() {
+    let mut core = start(HostManagerConfig::new(fixed(&[("a", 1), ("b", 1)])));
+    for least_s in [60, 120, 240] {
+        let now = core.poll_timeout().unwrap_or_default();
+        core.handle_timeout(now);
+        let failed = core.handle_failure(now, &name("a"), HostFault::Unreached, "b does not");
+        let FailureDecision::Blacklisted { until: Some(until), .. } = failed else {
+            panic!("its stay has an end: {failed:?}")
+        };
+        let lasts = until.since(now);
+        let least = Duration::from_secs(least_s);
+        assert!((least..=least * 11 / 10).contains(&lasts), "{lasts:?}");
+    }
+}
+
+#[test]
 fn without_a_cooldown_a_host_is_out_for_ever() {
     let mut core = start(HostManagerConfig::new(fixed(&[("a", 1), ("b", 1)])));
     changed(&mut core);
-    core.handle_failure(ms(0), &name("a"), "it failed");
+    core.handle_failure(ms(0), &name("a"), HostFault::Failed, "it failed");
     let out = changed(&mut core).expect("a is out");
     assert_eq!(out.hosts[0].state, HostState::Blacklisted { until: None });
     assert_eq!(core.poll_timeout(), None);
@@ -158,7 +174,7 @@ fn a_host_that_leaves_and_returns_is_still_out() {
     let mut core = cooldown(HostSource::Joined, 10, 10);
     core.handle_joined(ms(0), name("a"), 1);
     core.handle_left(ms(1), &name("a"));
-    core.handle_failure(ms(2), &name("a"), "it failed as it left");
+    core.handle_failure(ms(2), &name("a"), HostFault::Failed, "it failed as it left");
     core.handle_joined(ms(3), name("a"), 1);
     assert_eq!(brief(&core.snapshot()), ["a:0"]);
     core.handle_timeout(ms(10_002));
@@ -351,7 +367,7 @@ fn a_broken_invariant_is_found() {
         (|core| core.polling = Polling::Running, "Running, and hosts come from no script"),
         (
             |core| core.blacklist = Blacklist::with_endless_stay(core.config.cooldown, &name("a")),
-            "the stay of a is Some(Stay { until: None }), against the settings",
+            "the stay of a is Some(Stay { until: None, fault: Failed }), against the settings",
         ),
     ];
     for (breaks, expected) in cases {

@@ -140,6 +140,7 @@ impl Durable {
         let known = self.tenure.image.hosts.iter().map(|host| KnownHost {
             host: HostSlots { name: host.name.clone(), slots: host.slots },
             is_blacklisted: host.is_blacklisted,
+            comes_back: host.comes_back,
             is_drained: host.is_drained,
         });
         known.collect()

@@ -162,8 +162,8 @@ impl World {
                 let _decision = cores.host_manager.handle_left(now, &host);
                 self.drain_host_manager();
             }
-            LocalMessage::Failed { host, reason } => {
-                let _decision = cores.host_manager.handle_failure(now, &host, &reason);
+            LocalMessage::Failed { host, fault, reason } => {
+                let _decision = cores.host_manager.handle_failure(now, &host, fault, &reason);
                 self.driver.cooldowns.blamed(&host);
                 self.drain_host_manager();
             }

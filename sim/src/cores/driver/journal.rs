@@ -48,6 +48,7 @@ pub(super) fn known_hosts(image: &Image) -> Vec<KnownHost> {
     let known = image.hosts.iter().map(|host| KnownHost {
         host: HostSlots { name: host.name.clone(), slots: host.slots },
         is_blacklisted: host.is_blacklisted,
+        comes_back: host.comes_back,
         is_drained: host.is_drained,
     });
     known.collect()

@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 use elastic_driver::journal::GenerationProgress;
 use elastic_driver::recording::{DriverRecorder, DriverStart, RecordedDriver};
-use elastic_host_manager::{DiscoveryError, HostManagerCore, HostSource, HostsSnapshot};
+use elastic_host_manager::{DiscoveryError, HostFault, HostManagerCore, HostSource, HostsSnapshot};
 use elastic_protocol::{HostName, Incarnation, JobId, JobResult, Stamp, Term, Time, WorkerId};
 use elastic_registry::{GenerationVerdict, Incident, RegistryCore, RestartBudget};
 use elastic_runtime::random::stream;
@@ -53,7 +53,7 @@ enum LocalMessage {
     NameMissing(Stamp),
     Joined { host: HostName, slots: u32 },
     Left(HostName),
-    Failed { host: HostName, reason: String },
+    Failed { host: HostName, fault: HostFault, reason: String },
     Verdict(GenerationVerdict),
     Missing { stamp: Stamp, missing: Vec<WorkerId> },
     Hosts(HostsSnapshot),
@@ -73,7 +73,9 @@ impl LocalMessage {
             Self::NameMissing(stamp) => format!("who is missing in {}?", words::stamp(*stamp)),
             Self::Joined { host, slots } => format!("{host} has joined with {slots} slots"),
             Self::Left(host) => format!("{host} has left"),
-            Self::Failed { host, reason } => format!("{host} is to be blacklisted: {reason}"),
+            Self::Failed { host, fault, reason } => {
+                format!("{host} is to be blacklisted ({fault:?}): {reason}")
+            }
             Self::Verdict(verdict) => words::verdict(verdict),
             Self::Missing { stamp, missing } => {
                 format!("missing in {}: {}", words::stamp(*stamp), words::list(missing))

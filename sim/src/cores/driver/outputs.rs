@@ -98,7 +98,7 @@ impl World {
                 self.local(LocalMessage::Joined { host, slots })
             }
             DriverOutput::HostLeft { host } => self.local(LocalMessage::Left(host)),
-            DriverOutput::HostFailed { host, reason } => {
+            DriverOutput::HostFailed { host, fault, reason } => {
                 let checked = self.check_blame(&host, &reason);
                 self.demand(checked);
                 // State on a blacklisted host is lost with it, as the user has asked.
@@ -106,7 +106,7 @@ impl World {
                 for process in of_host.into_iter().flat_map(|entry| &entry.processes) {
                     self.processes[*process as usize].is_leaving = true;
                 }
-                self.local(LocalMessage::Failed { host, reason });
+                self.local(LocalMessage::Failed { host, fault, reason });
             }
             DriverOutput::Event(event) => self.driver_event(event),
             DriverOutput::Ended(result) => self.driver_ended(result),
