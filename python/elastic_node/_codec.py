@@ -12,14 +12,16 @@ take: readers that do not know it pass it over.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import pickle
 import struct
 import sys
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from . import _jax_arrays, _torch_tensors
+from ._native import CollectiveError, HostsUpdatedInterrupt
 
 if TYPE_CHECKING:
     import torch
@@ -200,6 +202,32 @@ def encode(value: Any, in_place: AbstractSet[int] = frozenset()) -> Tuple[bytes,
         return _encode(value, True, {}, [], in_place)
     except (RecursionError, ValueError):
         return _encode(value, False, {}, [])
+
+
+@contextlib.contextmanager
+def blaming(content: Any) -> Iterator[None]:
+    """Names the part of a state that cannot be encoded.
+
+    Raises:
+        pickle.PicklingError: with the part's name, and what was raised for it.
+    """
+    try:
+        yield
+    except (CollectiveError, HostsUpdatedInterrupt, MemoryError):
+        # It is no fault of what is encoded.
+        raise
+    except Exception as error:
+        name = next((name for name, part in _parts_of(content) if not _is_encodable(part)), None)
+        what = "the state" if name is None else f"{name!r} in the state"
+        raise pickle.PicklingError(f"{what} cannot be saved: {type(error).__name__}: {error}") from error
+
+
+def _is_encodable(value: Any) -> bool:
+    try:
+        encode(value)
+    except Exception:
+        return False
+    return True
 
 
 def _encode(

@@ -195,11 +195,13 @@ class State(Generic[Content]):
 
     def _capture(self) -> Tuple[bytes, List[Any]]:
         content = self.capture()
-        return _codec.encode(content, self._in_place(content))
+        with _codec.blaming(content):
+            return _codec.encode(content, self._in_place(content))
 
     def _capture_named(self) -> Tuple[bytes, List[Any], List[Optional[Tuple[_codec.Name, bool]]]]:
         content = self.capture()
-        header, buffers, names = _codec.encode_named(content, self._in_place(content))
+        with _codec.blaming(content):
+            header, buffers, names = _codec.encode_named(content, self._in_place(content))
         return header, buffers, [name and (name, self._is_per_rank(name[0])) for name in names]
 
     def _is_per_rank(self, array: str) -> bool:

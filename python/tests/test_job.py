@@ -48,3 +48,11 @@ def test_g_10_an_error_of_the_training_function_is_the_jobs_reason(job):
     done = job("failing.py", workers=2, flags=["--max-restarts", "0"])
     assert done.code == 1, done.output
     assert "ArithmeticError: the loss is not finite" in done.output
+
+
+@pytest.mark.parametrize("when", ["begin", "commit", "end"])
+def test_why_a_state_cannot_be_encoded_is_the_jobs_reason(job, when):
+    done = job("unencodable.py", when, workers=2, flags=["--max-restarts", "0"])
+    assert done.code == 1, done.output
+    (line,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
+    assert "'guard' in the state cannot be saved: TypeError: cannot pickle '_thread.lock' object" in line, line
