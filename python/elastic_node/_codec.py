@@ -209,7 +209,8 @@ def blaming(content: Any) -> Iterator[None]:
     """Names the part of a state that cannot be encoded.
 
     Raises:
-        pickle.PicklingError: with the part's name, and what was raised for it.
+        Exception: what was raised for it, of the same type, with the part's name; `pickle.PicklingError` in the place of a type
+            that nobody knows how to make.
     """
     try:
         yield
@@ -219,7 +220,21 @@ def blaming(content: Any) -> Iterator[None]:
     except Exception as error:
         name = next((name for name, part in _parts_of(content) if not _is_encodable(part)), None)
         what = "the state" if name is None else f"{name!r} in the state"
+        if type(error) in _PLAIN_ERRORS:
+            raise type(error)(f"{what} cannot be saved: {error}") from error
         raise pickle.PicklingError(f"{what} cannot be saved: {type(error).__name__}: {error}") from error
+
+
+#: Exceptions of pickle and torch, which are made of a text.
+_PLAIN_ERRORS = (
+    AttributeError,
+    NotImplementedError,
+    RecursionError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.PicklingError,
+)
 
 
 def _is_encodable(value: Any) -> bool:
