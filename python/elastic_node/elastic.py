@@ -46,7 +46,8 @@ def run(
     Before each call the ranks are new, and the state is in step with all others. When a worker is lost, the
     collectives in it raise `CollectiveError`, and the state goes back to the last commit; when the world changes as
     planned, a commit raises `HostsUpdatedInterrupt`, and live state is kept. Let both pass. So it begins where the
-    state says, not at the beginning.
+    state says, not at the beginning. To return is to commit: every rank returns after the same step. If one returns while
+    others go on, the generation ends, and training goes on from the state that it returned with.
 
     The first argument is a `State`. Returns what the function returned last; `None` on a worker that was told to
     leave before.
