@@ -21,7 +21,9 @@ pub enum PeerLoss {
     #[error("the connection to it failed")]
     Connection(#[source] Arc<io::Error>),
     /// The peer closed its communicator in good order, but this operation still needs it.
-    #[error("it left the generation")]
+    #[error(
+        "it left in good order, and this operation still needs it: its training function has returned, or it closed the group"
+    )]
     Left,
     /// The peer's generation was aborted there.
     #[error("it aborted the generation")]

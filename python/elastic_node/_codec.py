@@ -12,14 +12,16 @@ take: readers that do not know it pass it over.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import pickle
 import struct
 import sys
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from . import _jax_arrays
+from . import _jax_arrays, _torch_tensors
+from ._native import CollectiveError, HostsUpdatedInterrupt
 
 if TYPE_CHECKING:
     import torch
@@ -30,18 +32,21 @@ if TYPE_CHECKING:
 class PendingTensor:
     """A tensor of a commit whose content was not copied yet."""
 
-    def __init__(self, block: _native.CommitBlock, dtype: str, shape: Tuple[int, ...]) -> None:
+    def __init__(
+        self, block: _native.CommitBlock, dtype: str, shape: Tuple[int, ...], requires_grad: bool, is_parameter: bool
+    ) -> None:
         self.block, self.dtype, self.shape = block, dtype, shape
+        self.requires_grad, self.is_parameter = requires_grad, is_parameter
 
     def into(self, target: torch.Tensor) -> None:
         """Copies the content into a tensor of this type and shape: contiguous, and in main memory."""
-        import torch
-
-        self.block.copy_into(target.detach().reshape(-1).view(torch.uint8).numpy())
+        self.block.copy_into(_torch_tensors.bytes_in(target.detach()).numpy())
 
     def new(self) -> torch.Tensor:
         """The tensor, in memory of its own."""
-        tensor: torch.Tensor = _tensor_of(self.block.copy(), self.dtype, self.shape)
+        tensor: torch.Tensor = _tensor_of(
+            self.block.copy(), self.dtype, self.shape, self.requires_grad, self.is_parameter
+        )
         return tensor
 
 
@@ -52,15 +57,16 @@ class _Pending:
         self.block = block
 
 
-def _tensor_of(data: Any, dtype: str, shape: Tuple[int, ...]) -> Any:
+def _tensor_of(
+    data: Any, dtype: str, shape: Tuple[int, ...], requires_grad: bool = False, is_parameter: bool = False
+) -> Any:
     if isinstance(data, _Pending):
-        return PendingTensor(data.block, dtype, shape)
+        return PendingTensor(data.block, dtype, shape, requires_grad, is_parameter)
     import torch
 
     kind = getattr(torch, dtype)
-    if 0 in shape:
-        return torch.empty(shape, dtype=kind)
-    return torch.frombuffer(data, dtype=kind).reshape(shape)
+    tensor = torch.empty(shape, dtype=kind) if 0 in shape else torch.frombuffer(data, dtype=kind).reshape(shape)
+    return _torch_tensors.as_it_was(tensor, requires_grad, is_parameter)
 
 
 #: Name, type and shape of an array, as a checkpoint has them.
@@ -86,16 +92,34 @@ class _Pickler(pickle.Pickler):
             flat = _jax_arrays.bytes_of(value)
             buffer = pickle.PickleBuffer(flat) if flat.size else b""
             return _jax_arrays.jax_array_of, (buffer, str(value.dtype), tuple(value.shape), bool(value.weak_type))
-        torch = sys.modules.get("torch")
-        if torch is None or not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        if _torch_tensors.is_storage(value):
+            return self._reduced_storage(value)
+        if not _torch_tensors.is_tensor(value):
             return NotImplemented
-        dense = value.detach().cpu().contiguous()
-        shape, dtype = tuple(dense.shape), str(dense.dtype).rpartition(".")[2]
-        if dense.numel() == 0:
-            return _tensor_of, (b"", dtype, shape)
-        flat = dense.reshape(-1).view(torch.uint8).numpy()
+        if not _torch_tensors.is_plain(value):
+            return self._reduced_tensor(value)
+        flat = _torch_tensors.content_of(value)
+        words = (_name_of(value.dtype), tuple(value.shape), *_torch_tensors.marks_of(value))
+        if not flat.size:
+            return _tensor_of, (b"", *words)
         self.is_in_place = id(value) in self.in_place
-        return _tensor_of, (pickle.PickleBuffer(flat), dtype, shape)
+        return _tensor_of, (pickle.PickleBuffer(flat), *words)
+
+    def _reduced_tensor(self, value: Any) -> Any:
+        # Its buffers are parts of it, and not the array that the name is for.
+        self.next = None
+        if _torch_tensors.has_attributes(value):
+            bare = _torch_tensors.without_attributes(value)
+            if id(value) in self.names:
+                self.names[id(bare)] = self.names[id(value)][0], bare
+            return _torch_tensors.with_attributes, (bare, dict(value.__dict__))
+        reduced = _torch_tensors.reduced(value)
+        return NotImplemented if reduced is None else reduced
+
+    def _reduced_storage(self, value: Any) -> Any:
+        data = _torch_tensors.bytes_of(value)
+        dtype = _name_of(value.dtype) if hasattr(value, "dtype") else None
+        return _torch_tensors.storage_of, (pickle.PickleBuffer(data) if data.size else b"", dtype)
 
     def _note(self, value: Any) -> None:
         """Notes the name of an array. Its buffer is the next one, unless pickle takes no buffer of it."""
@@ -103,14 +127,18 @@ class _Pickler(pickle.Pickler):
             return
         name, _ = self.names.get(id(value), (None, None))
         is_plain = not hasattr(value, "flags") or value.flags.c_contiguous
-        dtype = str(value.dtype).rpartition(".")[2]
+        dtype = _name_of(value.dtype)
         self.next = (name, dtype, tuple(value.shape)) if name is not None and is_plain else None
 
 
+def _name_of(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
 def _is_array(value: Any) -> bool:
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    numpy = sys.modules.get("numpy")
     return (
-        (torch is not None and isinstance(value, torch.Tensor))
+        _torch_tensors.is_tensor(value)
         or (numpy is not None and isinstance(value, numpy.ndarray))
         or _jax_arrays.is_jax_array(value)
     )
@@ -174,6 +202,47 @@ def encode(value: Any, in_place: AbstractSet[int] = frozenset()) -> Tuple[bytes,
         return _encode(value, True, {}, [], in_place)
     except (RecursionError, ValueError):
         return _encode(value, False, {}, [])
+
+
+@contextlib.contextmanager
+def blaming(content: Any) -> Iterator[None]:
+    """Names the part of a state that cannot be encoded.
+
+    Raises:
+        Exception: what was raised for it, of the same type, with the part's name; `pickle.PicklingError` in the place of a type
+            that nobody knows how to make.
+    """
+    try:
+        yield
+    except (CollectiveError, HostsUpdatedInterrupt, MemoryError):
+        # It is no fault of what is encoded.
+        raise
+    except Exception as error:
+        name = next((name for name, part in _parts_of(content) if not _is_encodable(part)), None)
+        what = "the state" if name is None else f"{name!r} in the state"
+        if type(error) in _PLAIN_ERRORS:
+            raise type(error)(f"{what} cannot be saved: {error}") from error
+        raise pickle.PicklingError(f"{what} cannot be saved: {type(error).__name__}: {error}") from error
+
+
+#: Exceptions of pickle and torch, which are made of a text.
+_PLAIN_ERRORS = (
+    AttributeError,
+    NotImplementedError,
+    RecursionError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.PicklingError,
+)
+
+
+def _is_encodable(value: Any) -> bool:
+    try:
+        encode(value)
+    except Exception:
+        return False
+    return True
 
 
 def _encode(

@@ -46,7 +46,8 @@ def run(
     Before each call the ranks are new, and the state is in step with all others. When a worker is lost, the
     collectives in it raise `CollectiveError`, and the state goes back to the last commit; when the world changes as
     planned, a commit raises `HostsUpdatedInterrupt`, and live state is kept. Let both pass. So it begins where the
-    state says, not at the beginning.
+    state says, not at the beginning. To return is to commit: every rank returns after the same step. If one returns while
+    others go on, the generation ends, and training goes on from the state that it returned with.
 
     The first argument is a `State`. Returns what the function returned last; `None` on a worker that was told to
     leave before.
@@ -195,11 +196,13 @@ class State(Generic[Content]):
 
     def _capture(self) -> Tuple[bytes, List[Any]]:
         content = self.capture()
-        return _codec.encode(content, self._in_place(content))
+        with _codec.blaming(content):
+            return _codec.encode(content, self._in_place(content))
 
     def _capture_named(self) -> Tuple[bytes, List[Any], List[Optional[Tuple[_codec.Name, bool]]]]:
         content = self.capture()
-        header, buffers, names = _codec.encode_named(content, self._in_place(content))
+        with _codec.blaming(content):
+            header, buffers, names = _codec.encode_named(content, self._in_place(content))
         return header, buffers, [name and (name, self._is_per_rank(name[0])) for name in names]
 
     def _is_per_rank(self, array: str) -> bool:

@@ -2,8 +2,8 @@
 //! gives its content (`_capture`) as a header and large buffers, which go into the commit without a copy on the
 //! way. The content of a commit returns to the object by `_apply_blocks`.
 
-use elastic_worker::state::training::RestoredBlock;
 use elastic_worker::state::training::named_arrays::{NamedArray, announce, are_wanted};
+use elastic_worker::state::training::{RestoredBlock, refuse};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use serde::ser::Error as _;
@@ -47,9 +47,10 @@ impl Serialize for Content {
             Content::Committed { header, buffers } => (header, buffers).serialize(serializer),
             Content::Live(object) => Python::attach(|py| {
                 let captured = capture(object.bind(py)).map_err(|error| {
-                    let text = error.to_string();
+                    // Postcard's error has no text: other ranks and the job's end are told by `refuse`.
+                    refuse(error.to_string());
                     keep(error);
-                    S::Error::custom(text)
+                    S::Error::custom("the Python state refuses")
                 })?;
                 let (header, buffers) = &captured;
                 (Bytes::new(header.as_bytes()), buffers).serialize(serializer)

@@ -53,7 +53,7 @@ pub(crate) fn raise(error: Error) -> PyErr {
         Error::Aborted { .. } => CollectiveError::new_err(error.chain()),
         Error::Interrupted { .. } => HostsUpdatedInterrupt::new_err(error.chain()),
         Error::Collective(source) => collective(&source),
-        Error::State { .. } => RAISED
+        Error::Refused { .. } => RAISED
             .with_borrow_mut(Option::take)
             .unwrap_or_else(|| ElasticError::new_err(error.chain())),
         Error::User(source) => match source.downcast::<PyErr>() {

@@ -2,6 +2,7 @@
 
 import array
 import json
+import pickle
 import subprocess
 import sys
 import sysconfig
@@ -204,8 +205,22 @@ def test_a_state_that_cannot_be_saved_says_why():
         state.handle = open(__file__)
         state.commit()
 
-    with pytest.raises(TypeError, match="pickle"):
-        train(en.elastic.ObjectState())
+    with pytest.raises(TypeError, match="'handle' in the state cannot be saved: .*pickle"):
+        train(en.elastic.ObjectState(step=0))
+
+
+def test_an_error_that_only_the_program_knows_how_to_make_is_told_of_within_another():
+    class Refusal(Exception):
+        def __init__(self, code, text):
+            super().__init__(code, text)
+
+    class Refusing:
+        def __reduce__(self):
+            raise Refusal(7, "no")
+
+    with pytest.raises(pickle.PicklingError, match="'odd' in the state cannot be saved: Refusal: ") as raised:
+        en.elastic.ObjectState(odd=Refusing()).save()
+    assert isinstance(raised.value.__cause__, Refusal)
 
 
 def test_run_wants_a_state():

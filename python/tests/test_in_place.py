@@ -150,3 +150,26 @@ def test_a_header_says_which_buffers_are_tensors_of_modules_and_others_read_it_w
     decoded = _codec.decode(header, [bytearray(buffer) for buffer in buffers])
     assert torch.equal(decoded["model"]["0.weight"], model[0].weight)
     assert _codec.marked_in_place(_codec.encode(1)[0]) == frozenset()
+
+
+def test_tensors_of_the_states_own_keep_their_class_and_flag():
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8)
+    state = en.elastic.TorchState(
+        weight=torch.nn.Parameter(torch.ones(2)),
+        frozen=torch.nn.Parameter(torch.ones(2), requires_grad=False),
+        leaf=torch.zeros(2, requires_grad=True),
+        quantized=quantized,
+    )
+
+    def train(state):
+        state.commit()
+        state.weight = state.frozen = state.leaf = state.quantized = None
+        state.restore()
+        assert type(state.weight) is torch.nn.Parameter and state.weight.requires_grad
+        assert type(state.frozen) is torch.nn.Parameter and not state.frozen.requires_grad
+        assert type(state.leaf) is torch.Tensor and state.leaf.requires_grad
+        assert torch.equal(state.quantized.int_repr(), quantized.int_repr())
+        (state.weight * state.leaf).sum().backward()
+        assert state.weight.grad.tolist() == [0.0, 0.0] and state.leaf.grad.tolist() == [1.0, 1.0]
+
+    within_a_job(train, state)

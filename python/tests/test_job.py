@@ -48,3 +48,20 @@ def test_g_10_an_error_of_the_training_function_is_the_jobs_reason(job):
     done = job("failing.py", workers=2, flags=["--max-restarts", "0"])
     assert done.code == 1, done.output
     assert "ArithmeticError: the loss is not finite" in done.output
+
+
+@pytest.mark.parametrize("when", ["begin", "commit", "end"])
+def test_why_a_state_cannot_be_encoded_is_the_jobs_reason(job, when):
+    done = job("unencodable.py", when, workers=2, flags=["--max-restarts", "0"])
+    assert done.code == 1, done.output
+    (line,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
+    assert "TypeError: 'guard' in the state cannot be saved: cannot pickle '_thread.lock' object" in line, line
+
+
+def test_a_rank_that_returns_while_others_go_on_is_named_and_its_return_is_a_commit(job):
+    done = job("returning.py", workers=2)
+    assert done.code == 0, done.output
+    (decided,) = done.kinds("reset_decided")
+    assert "its training function has returned" in str(decided), decided
+    ends = done.said()
+    assert [(said["step"], said["returned"]) for said in ends] == [(10, True)] * 2, done.output

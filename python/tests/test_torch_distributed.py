@@ -19,6 +19,15 @@ def test_every_operation_of_a_backend(ranks):
     assert ranks("torch_operations.py", size=3) == ["well\n"] * 3
 
 
+@pytest.mark.parametrize("case", ["elements", "layouts", "refused", "channels_last"])
+def test_reductions_and_layouts_are_those_of_gloo(ranks, case):
+    assert ranks("torch_reductions.py", case, size=3) == ["well\n"] * 3
+
+
+def test_what_cannot_be_sent_is_refused_and_the_next_message_arrives(ranks):
+    assert ranks("torch_reductions.py", "unsendable") == ["well\n"] * 2
+
+
 def test_a_script_that_exits_with_works_in_flight_ends_well(ranks):
     for _ in range(3):
         assert ranks("exit_in_flight.py") == ["well\n"] * 2

@@ -16,6 +16,7 @@ from typing import Callable, Deque, Dict, List, NamedTuple, Optional
 import torch
 
 from .. import _native
+from .._torch_tensors import bytes_in
 from . import _meeting
 from ._work import NotifiedWork
 
@@ -182,17 +183,29 @@ class _Outgoing:
             self._next()
 
     def _next(self) -> None:
-        if self._pair is None or self._is_sending or not self._queue:
-            return
-        self._is_sending = True
-        message = self._queue[0]
-        memory = message.memory.reshape(-1).view(torch.uint8)
+        while self._pair is not None and not self._is_sending and self._queue:
+            try:
+                self._begin(self._pair, self._queue[0])
+            except Exception as error:
+                # Nothing of this message is on its way: the others go on.
+                self._is_sending = False
+                work = self._queue.popleft().work
+                if work is not None:
+                    work.landed(error)
+
+    def _begin(self, pair: _native.Group, message: _Send) -> None:
+        memory = bytes_in(message.memory)
         self._header = torch.tensor([message.tag, memory.numel()])
-        if memory.numel():
-            self._pair.send(self._header, 1, None)
-            self._pair.send(memory, 1, self._sent)
-        else:
-            self._pair.send(self._header, 1, self._sent)
+        self._is_sending = True
+        if not memory.numel():
+            pair.send(self._header, 1, self._sent)
+            return
+        pair.send(self._header, 1, None)
+        try:
+            pair.send(memory, 1, self._sent)
+        except Exception as error:
+            # The other rank waits for these bytes, and would take the next header for them.
+            self._fail(_native.CollectiveError(f"a message broke off behind its header: {error}"))
 
     def _sent(self, error: Optional[BaseException]) -> None:
         if error is not None:
@@ -243,7 +256,7 @@ class _Incoming:
         """Goes on after a message that found no room, if there is a receive for it now."""
         if self._held_up is not None:
             (tag, size), self._held_up = self._held_up, None
-            self._content(tag, size)
+            self._guarded(lambda: self._content(tag, size))
 
     def _start(self) -> None:
         try:
@@ -253,7 +266,14 @@ class _Incoming:
             return
         with self._mailbox.lock:
             self._pair = pair
-            self._await_header()
+            self._guarded(self._await_header)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Takes a step on a thread that nobody waits for: what is raised there would be lost, and the receives would hang."""
+        try:
+            step()
+        except Exception as error:
+            self._fail(error)
 
     def _await_header(self) -> None:
         assert self._pair is not None
@@ -268,7 +288,7 @@ class _Incoming:
             self._fail(_native.CollectiveError(f"rank {self._source} has destroyed its process group"))
             return
         with self._mailbox.lock:
-            self._content(tag, size)
+            self._guarded(lambda: self._content(tag, size))
 
     def _content(self, tag: int, size: int) -> None:
         """Receives the bytes of a message: into the tensor that waits for it, else to keep them."""
@@ -276,12 +296,17 @@ class _Incoming:
         if receive is None and self._kept_bytes + size > _KEPT_MAX_BYTES and self._kept:
             self._held_up = tag, size
             return
-        fits = receive is not None and receive.memory.nbytes == size
-        memory = (
-            receive.memory.reshape(-1).view(torch.uint8)  # type: ignore[union-attr]  # It fits, so there is a receive.
-            if fits
-            else torch.empty(size, dtype=torch.uint8)
-        )
+        try:
+            fits = receive is not None and receive.memory.nbytes == size
+            memory = (
+                bytes_in(receive.memory)  # type: ignore[union-attr]  # It fits, so there is a receive.
+                if fits
+                else torch.empty(size, dtype=torch.uint8)
+            )
+        except Exception as error:
+            if receive is not None:
+                receive.work.landed(error)
+            raise
         kept = _Kept(tag, memory, receive)
         self._kept.append(kept)
         self._kept_bytes += size
@@ -298,7 +323,7 @@ class _Incoming:
                 kept.receive = self._mailbox.take(self._source, kept.tag)
             if kept.receive is not None:
                 self._hand_over(kept)
-            self._await_header()
+            self._guarded(self._await_header)
 
     def _hand_over(self, kept: "_Kept") -> None:
         self._kept.remove(kept)
@@ -312,7 +337,7 @@ class _Incoming:
                 f"rank {self._source} has sent {kept.memory.nbytes} bytes, the tensor that receives them has {receive.memory.nbytes}"
             )
         elif receive.memory.data_ptr() != kept.memory.data_ptr():
-            receive.memory.reshape(-1).view(torch.uint8).copy_(kept.memory)
+            bytes_in(receive.memory).copy_(kept.memory)
         receive.work.landed(error)
         self.go_on()
 

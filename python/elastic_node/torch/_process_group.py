@@ -9,40 +9,22 @@ from __future__ import annotations
 import collections
 import math
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Deque, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
 from .. import _native
+from .._torch_tensors import bytes_in
+from . import _reductions
 from ._mail import Mailbox, PeerWork
 from ._meeting import MeetingPlace
 from ._monitor import monitored_barrier
 from ._work import AllOf, Work
 
-if TYPE_CHECKING:
-    from .._native import Op
-
 #: Number of works that are kept alive here, the latest ones: torch does not hold their Python side, and would wait
 #: for ever for one that was freed. Those that are not done are held by what will call their `landed`.
 _KEPT_MAX = 4096
-
-_OPS: Sequence[Tuple[Any, Op]] = (
-    (dist.ReduceOp.SUM, "sum"),
-    (dist.ReduceOp.AVG, "mean"),
-    (dist.ReduceOp.PRODUCT, "prod"),
-    (dist.ReduceOp.MIN, "min"),
-    (dist.ReduceOp.MAX, "max"),
-)
-
-
-def _op_of(options: Any) -> Op:
-    op = getattr(options, "reduceOp", options)
-    for of_torch, name in _OPS:
-        if op == of_torch:
-            return name
-    raise ValueError(f"the elastic backend has no reduction {op}: take SUM, AVG, PRODUCT, MIN or MAX")
-
 
 #: Called when an operation has ended, with its error.
 Done = Callable[[Optional[BaseException]], None]
@@ -175,14 +157,34 @@ class ProcessGroupElastic(dist.ProcessGroup):
     # The operations that torch calls.
 
     def allreduce(self, tensors: List[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]  # Torch calls this one.
-        op: Op = _op_of(opts) if opts is not None else "sum"
+        name = _reductions.name_of(opts) if opts is not None else "SUM"
         if any(tensor.is_sparse for tensor in tensors):
-            return self._allreduce_sparse(tensors, op)
-        return self._in_place(tensors, "all_reduce", lambda memory, done: self._group.all_reduce(memory, op, done))
+            return self._allreduce_sparse(tensors, name)
+        work = Work(tensors)
+        memory = self._memory(tensors, work)
+        if _reductions.is_folded(memory, name):
+            own = torch.cat([bytes_in(of_one) for of_one in memory])
+            parts = own.new_empty((self.size(), len(own)))
+            self._fold(work, parts, memory, name)
+            return self._launch(work, "all_reduce", lambda done: self._group.all_gather(own, parts, None, done))
+        reductions, op = _reductions.all_natively(memory, name)
+        work.before_after(lambda: [reduction.finish() for reduction in reductions])
+        reduced = [reduction.memory for reduction in reductions]
+        return self._launch(work, "all_reduce", lambda done: self._group.all_reduce(reduced, op, done))
 
-    def _allreduce_sparse(self, tensors: List[torch.Tensor], op: Op) -> Work:
+    def _fold(self, work: Work, parts: torch.Tensor, targets: Sequence[torch.Tensor], name: str) -> None:
+        """Has the reduction of all ranks' bytes in memory of tensors, when they have come."""
+
+        def fold() -> None:
+            sizes = [target.nbytes for target in targets]
+            for target, result in zip(targets, _reductions.fold(parts, name).split(sizes)):
+                bytes_in(target).copy_(result)
+
+        work.before_after(fold)
+
+    def _allreduce_sparse(self, tensors: List[torch.Tensor], name: str) -> Work:
         """The sum of sparse tensors, whose ranks tell each other first how many elements they have."""
-        if len(tensors) != 1 or op != "sum":
+        if len(tensors) != 1 or name != "SUM":
             raise ValueError("the elastic backend sums one sparse tensor at a time: it has no other reduction of them")
         own = tensors[0].coalesce()
         counts = torch.empty(self.size(), dtype=torch.int64)
@@ -218,12 +220,20 @@ class ProcessGroupElastic(dist.ProcessGroup):
         return self._in_place(tensors, "broadcast", launch)
 
     def reduce(self, tensors: List[torch.Tensor], opts: Any) -> Work:  # type: ignore[override]  # Torch calls this one.
-        op = _op_of(opts)
-
-        def launch(memory: List[torch.Tensor], done: Done) -> _native.Handle:
-            return self._group.reduce(memory[0], op, opts.rootRank, done)
-
-        return self._in_place(tensors, "reduce", launch)
+        name, root = _reductions.name_of(opts), opts.rootRank
+        work = Work(tensors)
+        memory = self._memory(tensors, work)
+        if _reductions.is_folded(memory, name):
+            own, parts = bytes_in(memory[0]), None
+            if self.rank() == root:
+                parts = own.new_empty((self.size(), len(own)))
+                self._fold(work, parts, memory, name)
+            return self._launch(work, "reduce", lambda done: self._group.gather(own, parts, root, done))
+        reduction = _reductions.natively(memory[0], name)
+        work.before_after(reduction.finish)
+        return self._launch(
+            work, "reduce", lambda done: self._group.reduce(reduction.memory, reduction.op, root, done)
+        )
 
     def allgather(  # type: ignore[override]  # Torch calls this one.
         self,
@@ -233,7 +243,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         title: Optional[str] = "all_gather",
     ) -> Work:
         (targets,), (source,) = outputs, inputs
-        source = source.detach().contiguous()
+        source = _dense(source)
         counts = [target.numel() for target in targets]
         flat = source.new_empty(sum(counts))
         parts = [part.view(target.shape) for part, target in zip(flat.split(counts), targets)]
@@ -254,7 +264,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, title: Optional[str] = "all_gather"
     ) -> Work:
-        source = input.detach().contiguous()
+        source = _dense(input)
         return self._into(
             output, title, lambda memory, done: self._group.all_gather(source, memory, None, done), [input]
         )
@@ -268,10 +278,22 @@ class ProcessGroupElastic(dist.ProcessGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, title: Optional[str] = "reduce_scatter"
     ) -> Work:
-        op: Op = _op_of(opts) if opts is not None else "sum"
-        source = input.detach().contiguous()
-        return self._into(
-            output, title, lambda memory, done: self._group.reduce_scatter(source, memory, op, done), [input]
+        name = _reductions.name_of(opts) if opts is not None else "SUM"
+        work = Work([output])
+        source, memory = _dense(input), self._memory([output], work)
+        if source.dtype == output.dtype and _reductions.is_folded(memory, name):
+            own, parts = bytes_in(source), bytes_in(memory[0]).new_empty((self.size(), output.nbytes))
+            self._fold(work, parts, memory, name)
+            return self._launch(
+                work, title, lambda done: self._group.all_to_all(own, parts, None, None, done), [input]
+            )
+        given, taken = _reductions.natively(source, name), _reductions.natively(memory[0], name)
+        work.before_after(taken.finish)
+        return self._launch(
+            work,
+            title,
+            lambda done: self._group.reduce_scatter(given.memory, taken.memory, taken.op, done),
+            [input],
         )
 
     def reduce_scatter_single_coalesced(
@@ -297,7 +319,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         input_splits: Sequence[int],
         opts: Any = None,
     ) -> Work:
-        source = input.detach().contiguous()
+        source = _dense(input)
         sent = received = None
         if input_splits or output_splits:
             sent = self._counts(input_splits, source)
@@ -309,7 +331,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
     def alltoall(
         self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None
     ) -> Work:
-        source = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
+        source = _dense(torch.cat([tensor.detach().reshape(-1) for tensor in inputs]))
         received = [tensor.numel() for tensor in outputs]
         target = source.new_empty(sum(received))
         parts = [part.view(tensor.shape) for part, tensor in zip(target.split(received), outputs)]
@@ -323,7 +345,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
     def gather(  # type: ignore[override]  # Torch calls this one.
         self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any
     ) -> Work:
-        source, root = inputs[0].detach().contiguous(), opts.rootRank
+        source, root = _dense(inputs[0]), opts.rootRank
         if self.rank() != root:
             return self._launch(Work([]), "gather", lambda done: self._group.gather(source, None, root, done), inputs)
         (targets,) = outputs
@@ -338,7 +360,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         (output,), root = outputs, opts.rootRank
         all_parts = None
         if self.rank() == root:
-            all_parts = torch.stack([part.detach() for part in inputs[0]])
+            all_parts = _dense(torch.stack([part.detach() for part in inputs[0]]))
         return self._into(
             output, "scatter", lambda memory, done: self._group.scatter(all_parts, memory, root, done), [output]
         )
@@ -354,7 +376,8 @@ class ProcessGroupElastic(dist.ProcessGroup):
         monitored_barrier(store, self.rank(), self.size(), timeout, wait_all_ranks)
 
     def send(self, tensors: List[torch.Tensor], to: int, tag: int = 0) -> Work:
-        source = tensors[0].detach().contiguous()
+        _check_dense(tensors[0], "send")
+        source = _dense(tensors[0])
         if not source.is_cuda:
             # A send is done when it is on its way, and its memory may be changed then.
             work = self._peer_work(tensors, "send")
@@ -364,6 +387,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         return self._peer_to_peer(True, to, on_gpu, "send", lambda done: self._group.send(source, to, done))
 
     def recv(self, tensors: List[torch.Tensor], from_: int, tag: int = 0) -> Work:
+        _check_dense(tensors[0], "recv")
         if not tensors[0].is_cuda:
             return self._receive(tensors, from_, tag, "recv")
         work = Work(tensors)
@@ -371,6 +395,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         return self._peer_to_peer(False, from_, work, "recv", lambda done: self._group.recv(memory[0], from_, done))
 
     def recv_anysource(self, tensors: List[torch.Tensor], tag: int = 0) -> Work:
+        _check_dense(tensors[0], "recv")
         if tensors[0].is_cuda:
             raise NotImplementedError("CUDA tensors are received from a rank that is named: give recv its src")
         return self._receive(tensors, None, tag, "recvAnySource")
@@ -461,7 +486,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
 
     def _memory(self, tensors: List[torch.Tensor], work: Work) -> List[torch.Tensor]:
         """Contiguous memory of tensors that are changed, copied back after the work."""
-        memory = [tensor.detach().contiguous() for tensor in tensors]
+        memory = [_dense(tensor) for tensor in tensors]
         if any(copy.data_ptr() != tensor.data_ptr() for copy, tensor in zip(memory, tensors)):
             work._after = lambda: _copy(memory, tensors)
         return memory
@@ -495,6 +520,24 @@ class ProcessGroupElastic(dist.ProcessGroup):
 
     def _keep(self, work: Work) -> None:
         self._kept.append(work)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without gradient, gaps, and bits that stand for an operation that was put off; itself where it has none."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def _check_dense(tensor: torch.Tensor, what: str) -> None:
+    """Refuses what has no dense memory, before anything of the message is on its way.
+
+    Raises:
+        ValueError: the tensor has none.
+    """
+    kinds = [kind for kind in ("meta", "nested", "quantized") if getattr(tensor, f"is_{kind}")]
+    if tensor.layout != torch.strided:
+        kinds.append(str(tensor.layout))
+    if kinds:
+        raise ValueError(f"{what} takes dense tensors, not one that is {kinds[0]}")
 
 
 def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:

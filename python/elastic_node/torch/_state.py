@@ -19,7 +19,8 @@ class TorchState(ObjectState):
 
     Modules, optimisers, learning-rate schedulers, gradient scalers, `torch.Generator`s and samplers stay the objects
     that they are, and are given their content; other values (numbers, tensors, lists) are replaced, so reach them
-    through the state. All of it is saved, restored and taken over together, so weights never run ahead of counters.
+    through the state. A tensor comes back with its class and `requires_grad`, as another object. All of it is saved,
+    restored and taken over together, so weights never run ahead of counters.
 
     A module in `DistributedDataParallel` is saved as the module within. Tensors on other devices are saved in main
     memory.

@@ -45,6 +45,17 @@ class Work(dist.Work):
         """Whether its event in the profiler has begun on this thread."""
         return self._event is not None and self._began_on == threading.get_ident()
 
+    def before_after(self, first: Callable[[], object]) -> None:
+        """Adds what is done first when the operation has ended."""
+        then = self._after
+
+        def both() -> None:
+            first()
+            if then is not None:
+                then()
+
+        self._after = both
+
     def landed(self, error: Optional[BaseException]) -> None:
         """Called on the collectives' thread when the operation is done."""
         event, self._event = self._event, None

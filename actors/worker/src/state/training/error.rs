@@ -49,6 +49,12 @@ pub enum Error {
         #[source]
         source: postcard::Error,
     },
+    /// The state's own code refuses to be encoded.
+    #[error("the training state cannot be encoded: {reason}")]
+    Refused {
+        /// What it says.
+        reason: String,
+    },
     /// The state's memory on the GPU cannot be committed or restored.
     #[error("the state's memory on the GPU cannot be {action}")]
     Device {

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::checkpoint::tensors::{self, Counted, NotedArrays};
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
+use super::refused::unencodable;
 use super::restored::CommitContent;
 
 /// A postcard output that appends to a reused buffer, whole blocks at a time. Postcard's own `to_extend` does
@@ -99,8 +100,7 @@ impl StateSnapshot {
     /// Encodes into the spare buffer and returns it. Give it back with `replace` or `give_back`.
     pub(super) fn encode(&mut self, content: &impl Serialize) -> Result<Vec<u8>> {
         let buffer = self.empty_buffer();
-        postcard::serialize_with_flavor(content, Blocks(buffer))
-            .map_err(|source| Error::State { action: "encoded", source })
+        postcard::serialize_with_flavor(content, Blocks(buffer)).map_err(unencodable)
     }
 
     /// As [`encode`](Self::encode), of a head and the state: the same bytes as of both as a tuple. With the arrays in the
@@ -115,7 +115,7 @@ impl StateSnapshot {
         let arrays = head
             .serialize(&mut serializer)
             .and_then(|()| tensors::encode(state, &mut serializer))
-            .map_err(|source| Error::State { action: "encoded", source })?;
+            .map_err(unencodable)?;
         Ok((serializer.output.0, arrays))
     }
 
@@ -254,11 +254,38 @@ impl StateSnapshot {
 
 #[cfg(test)]
 mod tests {
+    use super::super::refused::refuse;
     use super::*;
 
     fn save(snapshot: &mut StateSnapshot, content: &impl Serialize, step: u64) {
         let buffer = snapshot.encode(content).expect("it encodes");
         snapshot.replace(buffer, GenerationId(1), Step(step), None);
+    }
+
+    /// A state whose own code refuses, if it has a reason.
+    struct Refusing(Option<&'static str>);
+
+    impl Serialize for Refusing {
+        fn serialize<S: serde::Serializer>(&self, _serializer: S) -> Result<S::Ok, S::Error> {
+            if let Some(reason) = self.0 {
+                refuse(reason.to_owned());
+            }
+            Err(serde::ser::Error::custom("postcard drops this"))
+        }
+    }
+
+    #[test]
+    fn what_refuses_to_be_encoded_says_why_and_not_for_the_next_one() {
+        let mut snapshot = StateSnapshot::default();
+        let mut chain =
+            |reason| snapshot.encode(&Refusing(reason)).expect_err("it refuses").chain();
+        assert_eq!(
+            chain(Some("TypeError: a lock")),
+            "the training state cannot be encoded: TypeError: a lock"
+        );
+        assert!(chain(None).contains("state types must survive postcard"));
+        let with_arrays = snapshot.encode_with_arrays(&0_u8, &Refusing(Some("no name")));
+        assert!(matches!(with_arrays, Err(Error::Refused { reason }) if reason == "no name"));
     }
 
     #[test]
