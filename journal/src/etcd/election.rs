@@ -8,11 +8,11 @@ use uuid::Uuid;
 
 use super::address::EtcdAddress;
 use super::gateway::Gateway;
-use super::journal::{EtcdJournal, Keys};
+use super::journal::{EtcdJournal, Keys, not_leading};
 use super::lease::{Lease, LeaseEnd};
 use super::wire::{
     Base64Bytes, Compare, EtcdOperation, KeyValue, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseKeepAliveResponse, LeaseRequest, Nothing, Number, RangeRequest, TxnRequest, end_of,
+    LeaseKeepAliveResponse, LeaseRequest, Nothing, Number, TxnRequest,
 };
 use crate::JournalError;
 
@@ -32,6 +32,9 @@ pub struct DriverCard {
     /// The job's program, as one line. It shows if two jobs share one place in etcd, which they must not.
     #[serde(default)]
     pub program: String,
+    /// The id of the job that the driver leads; empty until its journal is open.
+    #[serde(default)]
+    pub job: String,
 }
 
 /// A revision in the history of the store.
@@ -48,6 +51,7 @@ pub struct Candidate {
     ttl: Duration,
     takes_over_only: bool,
     since: Option<StoreRevision>,
+    has_seen_job: bool,
     lease: Option<CandidateLease>,
 }
 
@@ -69,6 +73,9 @@ pub enum Campaign {
     StandsBy(Option<DriverCard>),
     /// The job that this driver stood by for has ended, with these last words of the driver that ended it.
     Over(Vec<u8>),
+    /// The job that this driver led or stood by for is gone from the store, and no last words are there: this driver
+    /// never begins another in its place.
+    Vanished,
 }
 
 /// The right to act, until the lease ends.
@@ -102,7 +109,8 @@ impl Candidate {
         let keys = Keys::new(&address.prefix);
         let gateway = Gateway::new(address);
         let id = Uuid::new_v4().to_string();
-        Self { gateway, keys, id, card, ttl, takes_over_only, since: None, lease: None }
+        let (since, has_seen_job, lease) = (None, false, None);
+        Self { gateway, keys, id, card, ttl, takes_over_only, since, has_seen_job, lease }
     }
 
     /// The revision since which this driver stands by: a job that has ended after it was this driver's job.
@@ -118,6 +126,19 @@ impl Candidate {
         self
     }
 
+    /// Whether this driver has seen the journal of a job in the store.
+    pub const fn has_seen_job(&self) -> bool {
+        self.has_seen_job
+    }
+
+    /// Sets whether an earlier candidate of the same process has seen the journal of a job, or led it: this one
+    /// begins no other.
+    #[must_use]
+    pub const fn having_seen_job(mut self, has_seen_job: bool) -> Self {
+        self.has_seen_job = has_seen_job;
+        self
+    }
+
     /// Tries once to become the driver that acts; stands by if another one acts. `clock` is the time since any
     /// fixed moment.
     ///
@@ -126,7 +147,11 @@ impl Candidate {
     pub fn campaign(&mut self, clock: &dyn Fn() -> Duration) -> Result<Campaign, JournalError> {
         let held = self.hold_lease(clock)?;
         let sight = self.look()?;
-        let since = *self.since.get_or_insert(StoreRevision(sight.revision.0));
+        let now = StoreRevision(sight.revision.0);
+        // The history of a store that was put back from a copy begins again before this driver came.
+        let since = self.since.map_or(now, |since| since.min(now));
+        self.since = Some(since);
+        self.has_seen_job |= sight.has_job;
         if let Some(over) = sight.over.as_ref().filter(|over| over.mod_revision.0 > since.0) {
             return Ok(Campaign::Over(over.value.0.clone()));
         }
@@ -140,6 +165,7 @@ impl Candidate {
                 self.announce(held)?;
                 return Ok(Campaign::StandsBy(Some(card)));
             }
+            None if self.has_seen_job && !sight.has_job => return Ok(Campaign::Vanished),
             None if self.takes_over_only && !sight.has_job => {
                 self.announce(held)?;
                 return Ok(Campaign::StandsBy(None));
@@ -148,9 +174,13 @@ impl Candidate {
         }
         let (leader, over) = (self.keys.leader(), self.keys.over());
         let ended_at = sight.over.map_or(Number(0), |over| over.mod_revision);
+        // A job that has ended since the look must not begin again, nor one that has vanished since.
+        let mut compare = vec![Compare::absent(&leader), Compare::modified_at(&over, ended_at)];
+        if self.has_seen_job {
+            compare.push(Compare::present(&self.keys.head()));
+        }
         let request = TxnRequest {
-            // A job that has ended since the look must not begin again.
-            compare: vec![Compare::absent(&leader), Compare::modified_at(&over, ended_at)],
+            compare,
             success: vec![
                 EtcdOperation::put_leased(&leader, self.card_bytes()?, held.id),
                 EtcdOperation::delete(&self.keys.standby(&self.id)),
@@ -299,17 +329,20 @@ impl Leadership {
     /// The drivers that stand by, in a fixed order. The call has timeout `patience`.
     ///
     /// # Errors
-    /// [`JournalError`].
+    /// [`JournalError::Fenced`] and [`JournalError::NotLeading`]: the leader key is not this driver's any more, which must
+    /// stop acting now. Other errors may pass.
     pub fn standbys(&mut self, patience: Duration) -> Result<Vec<DriverCard>, JournalError> {
-        let first = self.keys.standbys();
-        let request = RangeRequest {
-            range_end: Some(end_of(&first).as_str().into()),
-            key: Base64Bytes::from(first.as_str()),
-            limit: Some(Number(MAX_STANDBYS)),
-            revision: None,
+        let leader = self.keys.leader();
+        let request = TxnRequest {
+            compare: vec![Compare::created_at(&leader, self.won_at)],
+            success: vec![EtcdOperation::get_below(&self.keys.standbys(), MAX_STANDBYS)],
+            failure: vec![EtcdOperation::get(&leader)],
         };
-        let range = self.gateway.range(&request, patience)?;
-        Ok(range.kvs.iter().map(|found| read_card(&found.value)).collect())
+        let response = self.gateway.transact(&request, patience)?;
+        if !response.succeeded {
+            return Err(not_leading(response));
+        }
+        Ok(response.into_first_range().iter().map(|found| read_card(&found.value)).collect())
     }
 
     /// Gives the lease back at once, so that a standby need not wait for it to end.
@@ -340,10 +373,11 @@ fn seconds(ttl: Number) -> Duration {
 }
 
 /// Decodes a card. A card that cannot be decoded is from another version: its text is used as the address.
-fn read_card(bytes: &Base64Bytes) -> DriverCard {
+pub(super) fn read_card(bytes: &Base64Bytes) -> DriverCard {
     serde_json::from_slice(&bytes.0).unwrap_or_else(|_| DriverCard {
         address: String::from_utf8_lossy(&bytes.0).into_owned(),
         version: String::new(),
         program: String::new(),
+        job: String::new(),
     })
 }
