@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::address::EtcdAddress;
 use super::gateway::Gateway;
+use super::head::{Head, SeenRecords};
 use super::journal::{EtcdJournal, Keys, not_leading};
 use super::lease::{Lease, LeaseEnd};
 use super::wire::{
@@ -51,7 +52,7 @@ pub struct Candidate {
     ttl: Duration,
     takes_over_only: bool,
     since: Option<StoreRevision>,
-    has_seen_job: bool,
+    seen: SeenRecords,
     lease: Option<CandidateLease>,
 }
 
@@ -76,6 +77,13 @@ pub enum Campaign {
     /// The job that this driver led or stood by for is gone from the store, and no last words are there: this driver
     /// never begins another in its place.
     Vanished,
+    /// The journal lacks records that this driver has seen stored: it never leads from what is left.
+    Outdated {
+        /// Number of the last record.
+        ends_with: u64,
+        /// Number of the last record that was seen.
+        seen: u64,
+    },
 }
 
 /// The right to act, until the lease ends.
@@ -86,6 +94,7 @@ pub struct Leadership {
     won_at: Number,
     lease_id: Number,
     lease: Lease,
+    seen: SeenRecords,
 }
 
 /// The contents of the store.
@@ -93,6 +102,8 @@ struct Sight {
     leader: Option<KeyValue>,
     over: Option<KeyValue>,
     has_job: bool,
+    /// The journal's head, if it can be read. A damaged one is refused when the journal is opened.
+    head: Option<Head>,
     revision: Number,
 }
 
@@ -109,8 +120,8 @@ impl Candidate {
         let keys = Keys::new(&address.prefix);
         let gateway = Gateway::new(address);
         let id = Uuid::new_v4().to_string();
-        let (since, has_seen_job, lease) = (None, false, None);
-        Self { gateway, keys, id, card, ttl, takes_over_only, since, has_seen_job, lease }
+        let (since, seen, lease) = (None, SeenRecords::default(), None);
+        Self { gateway, keys, id, card, ttl, takes_over_only, since, seen, lease }
     }
 
     /// The revision since which this driver stands by: a job that has ended after it was this driver's job.
@@ -126,16 +137,11 @@ impl Candidate {
         self
     }
 
-    /// Whether this driver has seen the journal of a job in the store.
-    pub const fn has_seen_job(&self) -> bool {
-        self.has_seen_job
-    }
-
-    /// Sets whether an earlier candidate of the same process has seen the journal of a job, or led it: this one
-    /// begins no other.
+    /// Shares the records that earlier candidates of the same process have seen, or stored when they led: this one
+    /// begins no other job, and leads from no older journal.
     #[must_use]
-    pub const fn having_seen_job(mut self, has_seen_job: bool) -> Self {
-        self.has_seen_job = has_seen_job;
+    pub fn having_seen(mut self, seen: SeenRecords) -> Self {
+        self.seen = seen;
         self
     }
 
@@ -151,7 +157,10 @@ impl Candidate {
         // The history of a store that was put back from a copy begins again before this driver came.
         let since = self.since.map_or(now, |since| since.min(now));
         self.since = Some(since);
-        self.has_seen_job |= sight.has_job;
+        let seen = self.seen.last();
+        if let Some(head) = sight.head {
+            self.seen.note(head);
+        }
         if let Some(over) = sight.over.as_ref().filter(|over| over.mod_revision.0 > since.0) {
             return Ok(Campaign::Over(over.value.0.clone()));
         }
@@ -165,18 +174,23 @@ impl Candidate {
                 self.announce(held)?;
                 return Ok(Campaign::StandsBy(Some(card)));
             }
-            None if self.has_seen_job && !sight.has_job => return Ok(Campaign::Vanished),
+            None if seen > 0 && !sight.has_job => return Ok(Campaign::Vanished),
             None if self.takes_over_only && !sight.has_job => {
                 self.announce(held)?;
                 return Ok(Campaign::StandsBy(None));
             }
             None => {}
         }
+        if let Some(Head { last: ends_with, .. }) = sight.head
+            && ends_with < seen
+        {
+            return Ok(Campaign::Outdated { ends_with, seen });
+        }
         let (leader, over) = (self.keys.leader(), self.keys.over());
         let ended_at = sight.over.map_or(Number(0), |over| over.mod_revision);
         // A job that has ended since the look must not begin again, nor one that has vanished since.
         let mut compare = vec![Compare::absent(&leader), Compare::modified_at(&over, ended_at)];
-        if self.has_seen_job {
+        if seen > 0 {
             compare.push(Compare::present(&self.keys.head()));
         }
         let request = TxnRequest {
@@ -218,7 +232,9 @@ impl Candidate {
         let mut found = response.into_key_values();
         let mut next = || found.next().flatten();
         let (leader, over, head) = (next(), next(), next());
-        Ok(Sight { leader, over, has_job: head.is_some(), revision })
+        let has_job = head.is_some();
+        let head = head.and_then(|head| Head::decode(&head.value.0).ok());
+        Ok(Sight { leader, over, has_job, head, revision })
     }
 
     fn card_bytes(&self) -> Result<Vec<u8>, JournalError> {
@@ -242,7 +258,8 @@ impl Candidate {
         self.lease = None;
         let (gateway, keys) = (self.gateway.clone(), self.keys.clone());
         let CandidateLease { id: lease_id, lease, .. } = held;
-        Campaign::Won(Box::new(Leadership { gateway, keys, won_at, lease_id, lease }))
+        let seen = self.seen.clone();
+        Campaign::Won(Box::new(Leadership { gateway, keys, won_at, lease_id, lease, seen }))
     }
 
     fn hold_lease(&mut self, clock: &dyn Fn() -> Duration) -> Result<CandidateLease, JournalError> {
@@ -283,7 +300,7 @@ impl Candidate {
 impl Leadership {
     /// The job's journal. Only this driver can write it, for as long as it acts.
     pub fn journal(&self) -> EtcdJournal {
-        EtcdJournal::new(self.gateway.clone(), self.keys.clone(), self.won_at)
+        EtcdJournal::new(self.gateway.clone(), self.keys.clone(), self.won_at, self.seen.clone())
     }
 
     /// Ends the job: removes its journal and stores these last words, at which standbys end too.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::election::{DriverCard, read_card};
 use super::gateway::Gateway;
-use super::head::Head;
+use super::head::{Head, SeenRecords};
 use super::wire::{
     Base64Bytes, Compare, EtcdOperation, KeyValue, Number, RangeRequest, TxnRequest, TxnResponse,
     end_of,
@@ -31,6 +31,7 @@ pub struct EtcdJournal {
     /// The revision at which this driver made the leader key. It is unique to this leadership.
     won_at: Number,
     head: Option<StoredHead>,
+    seen: SeenRecords,
 }
 
 /// The head that this driver has read or written last.
@@ -80,8 +81,13 @@ const RECORD: &str = "record";
 const SNAPSHOT: &str = "snapshot";
 
 impl EtcdJournal {
-    pub(super) const fn new(gateway: Gateway, keys: Keys, won_at: Number) -> Self {
-        Self { gateway, keys, won_at, head: None }
+    pub(super) const fn new(
+        gateway: Gateway,
+        keys: Keys,
+        won_at: Number,
+        seen: SeenRecords,
+    ) -> Self {
+        Self { gateway, keys, won_at, head: None, seen }
     }
 
     /// Carries out the operations, if this driver still holds the leader key.
@@ -283,6 +289,7 @@ impl Journal for EtcdJournal {
             }
         }
         self.head = Some(self.write_after(known, next, operations)?);
+        self.seen.note(next);
         Ok(())
     }
 }

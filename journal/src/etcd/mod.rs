@@ -32,6 +32,7 @@ mod wire;
 pub use self::address::{EtcdAddress, InvalidAddress};
 pub use self::election::{Campaign, Candidate, DriverCard, Leadership, StoreRevision};
 pub use self::gateway::Gateway;
+pub use self::head::SeenRecords;
 pub use self::journal::EtcdJournal;
 pub use self::keeper::{Keeper, KeeperMessage, Permit};
 pub use self::lease::{Lease, LeaseEnd};

@@ -9,7 +9,8 @@ use crate::command_line::{CommandFailure, DriverPlan};
 /// The store holds no job any more, and nothing that says how this driver's job ended.
 pub(super) fn vanished(store: &EtcdAddress, job: Option<&str>) -> CommandFailure {
     let job = named(job);
-    let message = format!("the store {store} has lost {job}: neither its journal nor its end is there");
+    let message =
+        format!("the store {store} has lost {job}: neither its journal nor its end is there");
     CommandFailure::new(message).hint(
         "put etcd's data back from the newest copy and start the drivers again, which go on with the job: its workers \
          train on until one of them fails. To give that job up, start them again as they are: they begin a new one",

@@ -7,7 +7,7 @@ use elastic_driver::{Abandon, Driver, StandbysChanged};
 use elastic_journal::JournalError;
 use elastic_journal::etcd::{
     Campaign, Candidate, DriverCard, EtcdAddress, EtcdJournal, Keeper, KeeperMessage, Permit,
-    StoreRevision,
+    SeenRecords, StoreRevision,
 };
 use elastic_protocol::JobResult;
 use elastic_protocol::messages::DriverStatus;
@@ -16,7 +16,7 @@ use futures_util::future::{Either, select};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::lost_job::{replaced, vanished};
+use super::lost_job::{outdated, replaced, vanished};
 use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
 use crate::process::boot_time;
 use crate::process::signals::{Heard, Signals, tick};
@@ -68,8 +68,8 @@ pub(super) struct Standing {
     pub(super) since: Option<StoreRevision>,
     /// The signal by which it was asked to go while it acted. It waits for a driver that follows it.
     pub(super) leaves: Option<Heard>,
-    /// Whether the store has shown it the journal of a job: it begins no other.
-    pub(super) has_seen_job: bool,
+    /// The records of its job that it has seen: it begins no other job, and leads from no older journal.
+    pub(super) seen: SeenRecords,
     /// The id of the job that it has led or stood by for.
     pub(super) job: Option<String>,
     /// Whether it has just lost the right to act.
@@ -82,7 +82,6 @@ impl Standing {
     /// # Errors
     /// The id of this driver's own job, which is another one.
     pub(super) fn leads(&mut self, job: String) -> Result<(), String> {
-        (self.has_seen_job, self.is_deposed) = (true, false);
         match &self.job {
             Some(own) if *own != job => Err(own.clone()),
             _ => {
@@ -126,7 +125,7 @@ pub(super) async fn stand(
     }
     let mut candidate = Candidate::new(store.clone(), card, plan.lease, plan.is_standby)
         .standing_since(standing.since)
-        .having_seen_job(standing.has_seen_job);
+        .having_seen(standing.seen.clone());
     let begun = Instant::now();
     let (mut said, mut failing) = (None, None);
     // Those who stand by go first.
@@ -151,7 +150,6 @@ pub(super) async fn stand(
         let campaign;
         (candidate, campaign) = campaigned.await.failed("this driver cannot stand by")?;
         standing.since = candidate.since().or(standing.since);
-        standing.has_seen_job = candidate.has_seen_job();
         let now = match campaign {
             Ok(Campaign::Won(leadership)) => {
                 let journal = leadership.journal();
@@ -177,6 +175,12 @@ pub(super) async fn stand(
             }
             Ok(Campaign::Vanished) => {
                 return Ok(Stood::Lost(vanished(store, standing.job.as_deref())));
+            }
+            Ok(Campaign::Outdated { ends_with, seen }) => {
+                let reason = format!(
+                    "its journal is older than the job: it ends with record {ends_with}, and {seen} were stored"
+                );
+                return Ok(Stood::Lost(outdated(plan, reason)));
             }
             Ok(Campaign::StandsBy(Some(card))) if !standing.follows(&card) => {
                 return Ok(Stood::Lost(replaced(store, standing.job.as_deref(), &card.job)));

@@ -91,7 +91,8 @@ impl Beside {
 
     /// Waits until the agent has ended; returns at once where none was started.
     pub(crate) async fn ended(&self) {
-        let runs = || matches!(self.agent.borrow_mut().as_mut().map(Child::try_wait), Some(Ok(None)));
+        let runs =
+            || matches!(self.agent.borrow_mut().as_mut().map(Child::try_wait), Some(Ok(None)));
         while runs() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
