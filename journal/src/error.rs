@@ -20,6 +20,9 @@ pub enum JournalError {
     /// Another driver has taken over: this one must not act any more.
     #[error("another driver has taken over: {0}")]
     Fenced(String),
+    /// This driver does not lead any more, and no other one is known to: it must not act.
+    #[error("this driver does not lead any more: {0}")]
+    NotLeading(String),
     /// Another error of the system.
     #[error("the journal cannot be reached")]
     Io(#[source] io::Error),
@@ -46,6 +49,7 @@ impl JournalError {
                  then end by themselves"
             }
             Self::InUse | Self::Fenced(_) => "leave the job to that driver",
+            Self::NotLeading(_) => "another driver goes on with the job, or this one started again",
             Self::Io(_) => "see what the system says of that disk",
         }
     }

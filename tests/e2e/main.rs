@@ -29,6 +29,7 @@ mod jobs;
 mod lifecycle;
 mod links;
 mod logs;
+mod lost_store;
 mod membership;
 mod memory;
 mod metrics;

@@ -269,6 +269,37 @@ fn agent_beside(driver: u32) -> i32 {
 }
 
 #[test]
+fn d_4_nodes_whose_job_is_lost_to_etcd_stay_with_their_workers() {
+    let Some(network) = Network::enter(2) else { return };
+    let Some(etcd) = Etcd::start_at(HERE) else { return };
+    let mut nodes = Nodes::new();
+    let endpoint = etcd.member();
+    let flags = ["--nnodes", "2", "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", &endpoint];
+    let flags = [&flags[..], &["--rdzv-id", "job7", "--lease-timeout", "2"]].concat();
+    let secret = [("ELASTIC_TOKEN", "a long random text of all nodes")];
+    for number in 0..2 {
+        nodes.start(number, network.place(number), &flags, &secret);
+    }
+    assert_met(&nodes.met(2));
+    let agents: Vec<i32> =
+        nodes.running.iter().map(|(_, driver)| agent_beside(driver.id())).collect();
+    etcd.delete_keys();
+    for number in 0..2 {
+        wait_until("the reason", || {
+            let said = nodes.stderr(number);
+            (said.contains("has lost the job") && said.contains("stays with them")).then_some(())
+        });
+    }
+    assert!(agents.iter().all(|agent| is_running(*agent)), "{}", nodes.describe());
+    for (number, child) in &mut nodes.running {
+        signal(i32::try_from(child.id()).expect("a process id"), Signal::SIGTERM);
+        let status = wait_until("its end", || child.try_wait().expect("ours"));
+        assert_eq!(status.code(), Some(1), "node {number}");
+    }
+    assert!(!agents.iter().any(|agent| is_running(*agent)), "{}", nodes.describe());
+}
+
+#[test]
 fn g_9_a_frozen_agent_beside_its_driver_is_killed_when_the_driver_ends() {
     let Some(network) = Network::enter(1) else { return };
     let mut nodes = Nodes::new();

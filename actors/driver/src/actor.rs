@@ -48,8 +48,9 @@ pub trait DriverObserver {
     fn hosts(&mut self, hosts: &HostsSnapshot);
     /// The job is over, and all processes have left.
     fn ended(&mut self, result: &JobResult);
-    /// The driver must end at once without a message to anyone. The job goes on without it.
-    fn abandoned(&mut self, reason: &str);
+    /// The driver must end at once without a message to anyone. The job goes on without it. `is_outdated`: its journal
+    /// is older than the job, and nobody may lead from it.
+    fn abandoned(&mut self, reason: &str, is_outdated: bool);
     /// The driver must end at once without a message to anyone. A standby goes on with the job.
     fn handed_over(&mut self);
     /// State of the process's lanes (threads for blocking work).
@@ -344,7 +345,9 @@ impl Driver {
             }
             DriverOutput::Event(event) => self.observer.event(self.node.wall_clock(), &event),
             DriverOutput::Ended(result) => self.observer.ended(&result),
-            DriverOutput::Abandoned { reason } => self.observer.abandoned(&reason),
+            DriverOutput::Abandoned { reason, is_outdated } => {
+                self.observer.abandoned(&reason, is_outdated);
+            }
             DriverOutput::HandedOver => self.observer.handed_over(),
             DriverOutput::KnownDrivers { to, message } => {
                 for (node, reason) in self.node.tell_all(to, ActorName::DRIVERS, &message) {

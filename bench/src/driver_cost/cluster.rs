@@ -305,7 +305,7 @@ impl CostCluster {
             | DriverOutput::HostLeft { .. }
             | DriverOutput::HostFailed { .. } => {}
             DriverOutput::Ended(result) => anyhow::bail!("the job has ended: {}", result.reason),
-            DriverOutput::Abandoned { reason } => {
+            DriverOutput::Abandoned { reason, .. } => {
                 anyhow::bail!("the driver has given up: {reason}")
             }
             DriverOutput::KnownDrivers { .. } | DriverOutput::HandedOver => {

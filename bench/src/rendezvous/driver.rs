@@ -101,6 +101,6 @@ impl DriverObserver for Nobody {
     fn event(&mut self, _: SystemTime, _: &DriverEvent) {}
     fn hosts(&mut self, _: &HostsSnapshot) {}
     fn ended(&mut self, _: &JobResult) {}
-    fn abandoned(&mut self, _: &str) {}
+    fn abandoned(&mut self, _: &str, _: bool) {}
     fn handed_over(&mut self) {}
 }

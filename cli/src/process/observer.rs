@@ -50,7 +50,11 @@ pub(crate) enum DriverEnd {
     /// The job is over.
     Over(JobResult),
     /// The driver may not act any more, for this reason; the job goes on.
-    Abandoned(String),
+    Abandoned {
+        reason: String,
+        /// Whether its journal is older than the job, so that nobody may lead from it.
+        is_outdated: bool,
+    },
     /// The driver was asked to go, and another driver continues the job.
     HandedOver,
 }
@@ -144,8 +148,8 @@ impl DriverObserver for Observer {
         self.end(DriverEnd::Over(result.clone()));
     }
 
-    fn abandoned(&mut self, reason: &str) {
-        self.end(DriverEnd::Abandoned(reason.to_owned()));
+    fn abandoned(&mut self, reason: &str, is_outdated: bool) {
+        self.end(DriverEnd::Abandoned { reason: reason.to_owned(), is_outdated });
     }
 
     fn handed_over(&mut self) {

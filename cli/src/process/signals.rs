@@ -100,6 +100,11 @@ impl Signals {
         }
     }
 
+    /// The pulse that tells whether the actors run.
+    pub(crate) fn pulse(&self) -> Pulse {
+        self.0.pulse.clone()
+    }
+
     /// The first signal that was taken, if there was one: the process was asked to end.
     pub(crate) fn first(&self) -> Option<Heard> {
         self.0.first.get().copied()

@@ -8,11 +8,12 @@ use uuid::Uuid;
 
 use super::address::EtcdAddress;
 use super::gateway::Gateway;
-use super::journal::{EtcdJournal, Keys};
+use super::head::{Head, SeenRecords};
+use super::journal::{EtcdJournal, Keys, not_leading};
 use super::lease::{Lease, LeaseEnd};
 use super::wire::{
     Base64Bytes, Compare, EtcdOperation, KeyValue, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseKeepAliveResponse, LeaseRequest, Nothing, Number, RangeRequest, TxnRequest, end_of,
+    LeaseKeepAliveResponse, LeaseRequest, Nothing, Number, TxnRequest,
 };
 use crate::JournalError;
 
@@ -32,6 +33,9 @@ pub struct DriverCard {
     /// The job's program, as one line. It shows if two jobs share one place in etcd, which they must not.
     #[serde(default)]
     pub program: String,
+    /// The id of the job that the driver leads; empty until its journal is open.
+    #[serde(default)]
+    pub job: String,
 }
 
 /// A revision in the history of the store.
@@ -48,6 +52,7 @@ pub struct Candidate {
     ttl: Duration,
     takes_over_only: bool,
     since: Option<StoreRevision>,
+    seen: SeenRecords,
     lease: Option<CandidateLease>,
 }
 
@@ -69,6 +74,16 @@ pub enum Campaign {
     StandsBy(Option<DriverCard>),
     /// The job that this driver stood by for has ended, with these last words of the driver that ended it.
     Over(Vec<u8>),
+    /// The job that this driver led or stood by for is gone from the store, and no last words are there: this driver
+    /// never begins another in its place.
+    Vanished,
+    /// The journal lacks records that this driver has seen stored: it never leads from what is left.
+    Outdated {
+        /// Number of the last record.
+        ends_with: u64,
+        /// Number of the last record that was seen.
+        seen: u64,
+    },
 }
 
 /// The right to act, until the lease ends.
@@ -79,6 +94,7 @@ pub struct Leadership {
     won_at: Number,
     lease_id: Number,
     lease: Lease,
+    seen: SeenRecords,
 }
 
 /// The contents of the store.
@@ -86,6 +102,8 @@ struct Sight {
     leader: Option<KeyValue>,
     over: Option<KeyValue>,
     has_job: bool,
+    /// The journal's head, if it can be read. A damaged one is refused when the journal is opened.
+    head: Option<Head>,
     revision: Number,
 }
 
@@ -102,7 +120,8 @@ impl Candidate {
         let keys = Keys::new(&address.prefix);
         let gateway = Gateway::new(address);
         let id = Uuid::new_v4().to_string();
-        Self { gateway, keys, id, card, ttl, takes_over_only, since: None, lease: None }
+        let (since, seen, lease) = (None, SeenRecords::default(), None);
+        Self { gateway, keys, id, card, ttl, takes_over_only, since, seen, lease }
     }
 
     /// The revision since which this driver stands by: a job that has ended after it was this driver's job.
@@ -118,6 +137,14 @@ impl Candidate {
         self
     }
 
+    /// Shares the records that earlier candidates of the same process have seen, or stored when they led: this one
+    /// begins no other job, and leads from no older journal.
+    #[must_use]
+    pub fn having_seen(mut self, seen: SeenRecords) -> Self {
+        self.seen = seen;
+        self
+    }
+
     /// Tries once to become the driver that acts; stands by if another one acts. `clock` is the time since any
     /// fixed moment.
     ///
@@ -126,7 +153,14 @@ impl Candidate {
     pub fn campaign(&mut self, clock: &dyn Fn() -> Duration) -> Result<Campaign, JournalError> {
         let held = self.hold_lease(clock)?;
         let sight = self.look()?;
-        let since = *self.since.get_or_insert(StoreRevision(sight.revision.0));
+        let now = StoreRevision(sight.revision.0);
+        // The history of a store that was put back from a copy begins again before this driver came.
+        let since = self.since.map_or(now, |since| since.min(now));
+        self.since = Some(since);
+        let seen = self.seen.last();
+        if let Some(head) = sight.head {
+            self.seen.note(head);
+        }
         if let Some(over) = sight.over.as_ref().filter(|over| over.mod_revision.0 > since.0) {
             return Ok(Campaign::Over(over.value.0.clone()));
         }
@@ -140,17 +174,27 @@ impl Candidate {
                 self.announce(held)?;
                 return Ok(Campaign::StandsBy(Some(card)));
             }
+            None if seen > 0 && !sight.has_job => return Ok(Campaign::Vanished),
             None if self.takes_over_only && !sight.has_job => {
                 self.announce(held)?;
                 return Ok(Campaign::StandsBy(None));
             }
             None => {}
         }
+        if let Some(Head { last: ends_with, .. }) = sight.head
+            && ends_with < seen
+        {
+            return Ok(Campaign::Outdated { ends_with, seen });
+        }
         let (leader, over) = (self.keys.leader(), self.keys.over());
         let ended_at = sight.over.map_or(Number(0), |over| over.mod_revision);
+        // A job that has ended since the look must not begin again, nor one that has vanished since.
+        let mut compare = vec![Compare::absent(&leader), Compare::modified_at(&over, ended_at)];
+        if seen > 0 {
+            compare.push(Compare::present(&self.keys.head()));
+        }
         let request = TxnRequest {
-            // A job that has ended since the look must not begin again.
-            compare: vec![Compare::absent(&leader), Compare::modified_at(&over, ended_at)],
+            compare,
             success: vec![
                 EtcdOperation::put_leased(&leader, self.card_bytes()?, held.id),
                 EtcdOperation::delete(&self.keys.standby(&self.id)),
@@ -188,7 +232,9 @@ impl Candidate {
         let mut found = response.into_key_values();
         let mut next = || found.next().flatten();
         let (leader, over, head) = (next(), next(), next());
-        Ok(Sight { leader, over, has_job: head.is_some(), revision })
+        let has_job = head.is_some();
+        let head = head.and_then(|head| Head::decode(&head.value.0).ok());
+        Ok(Sight { leader, over, has_job, head, revision })
     }
 
     fn card_bytes(&self) -> Result<Vec<u8>, JournalError> {
@@ -212,7 +258,8 @@ impl Candidate {
         self.lease = None;
         let (gateway, keys) = (self.gateway.clone(), self.keys.clone());
         let CandidateLease { id: lease_id, lease, .. } = held;
-        Campaign::Won(Box::new(Leadership { gateway, keys, won_at, lease_id, lease }))
+        let seen = self.seen.clone();
+        Campaign::Won(Box::new(Leadership { gateway, keys, won_at, lease_id, lease, seen }))
     }
 
     fn hold_lease(&mut self, clock: &dyn Fn() -> Duration) -> Result<CandidateLease, JournalError> {
@@ -253,7 +300,7 @@ impl Candidate {
 impl Leadership {
     /// The job's journal. Only this driver can write it, for as long as it acts.
     pub fn journal(&self) -> EtcdJournal {
-        EtcdJournal::new(self.gateway.clone(), self.keys.clone(), self.won_at)
+        EtcdJournal::new(self.gateway.clone(), self.keys.clone(), self.won_at, self.seen.clone())
     }
 
     /// Ends the job: removes its journal and stores these last words, at which standbys end too.
@@ -299,17 +346,20 @@ impl Leadership {
     /// The drivers that stand by, in a fixed order. The call has timeout `patience`.
     ///
     /// # Errors
-    /// [`JournalError`].
+    /// [`JournalError::Fenced`] and [`JournalError::NotLeading`]: the leader key is not this driver's any more, which must
+    /// stop acting now. Other errors may pass.
     pub fn standbys(&mut self, patience: Duration) -> Result<Vec<DriverCard>, JournalError> {
-        let first = self.keys.standbys();
-        let request = RangeRequest {
-            range_end: Some(end_of(&first).as_str().into()),
-            key: Base64Bytes::from(first.as_str()),
-            limit: Some(Number(MAX_STANDBYS)),
-            revision: None,
+        let leader = self.keys.leader();
+        let request = TxnRequest {
+            compare: vec![Compare::created_at(&leader, self.won_at)],
+            success: vec![EtcdOperation::get_below(&self.keys.standbys(), MAX_STANDBYS)],
+            failure: vec![EtcdOperation::get(&leader)],
         };
-        let range = self.gateway.range(&request, patience)?;
-        Ok(range.kvs.iter().map(|found| read_card(&found.value)).collect())
+        let response = self.gateway.transact(&request, patience)?;
+        if !response.succeeded {
+            return Err(not_leading(response));
+        }
+        Ok(response.into_first_range().iter().map(|found| read_card(&found.value)).collect())
     }
 
     /// Gives the lease back at once, so that a standby need not wait for it to end.
@@ -340,10 +390,11 @@ fn seconds(ttl: Number) -> Duration {
 }
 
 /// Decodes a card. A card that cannot be decoded is from another version: its text is used as the address.
-fn read_card(bytes: &Base64Bytes) -> DriverCard {
+pub(super) fn read_card(bytes: &Base64Bytes) -> DriverCard {
     serde_json::from_slice(&bytes.0).unwrap_or_else(|_| DriverCard {
         address: String::from_utf8_lossy(&bytes.0).into_owned(),
         version: String::new(),
         program: String::new(),
+        job: String::new(),
     })
 }

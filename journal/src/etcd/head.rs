@@ -1,5 +1,8 @@
-//! [`Head`]: the records and the snapshot that are valid. Called by `journal`. The head is one key, written
+//! [`Head`]: the records and the snapshot that are valid. Called by `journal` and `election`. The head is one key, written
 //! last: records that it does not name were never acknowledged.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{JournalError, seal};
 
@@ -49,6 +52,22 @@ impl Head {
             return Err(JournalError::Corrupt(what));
         }
         Ok(head)
+    }
+}
+
+/// The number of the last record that this process has seen stored in its job's journal, or has stored itself; 0 before
+/// the first. Clones share it: candidates and leaderships of one process, one after another.
+#[derive(Clone, Debug, Default)]
+pub struct SeenRecords(Arc<AtomicU64>);
+
+impl SeenRecords {
+    /// The number.
+    pub fn last(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note(&self, head: Head) {
+        self.0.fetch_max(head.last, Ordering::AcqRel);
     }
 }
 

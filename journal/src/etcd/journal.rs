@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::election::{DriverCard, read_card};
 use super::gateway::Gateway;
-use super::head::Head;
+use super::head::{Head, SeenRecords};
 use super::wire::{
-    Base64Bytes, Compare, EtcdOperation, KeyValue, Number, RangeRequest, TxnRequest, end_of,
+    Base64Bytes, Compare, EtcdOperation, KeyValue, Number, RangeRequest, TxnRequest, TxnResponse,
+    end_of,
 };
 use crate::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal, seal};
 
@@ -28,7 +30,16 @@ pub struct EtcdJournal {
     keys: Keys,
     /// The revision at which this driver made the leader key. It is unique to this leadership.
     won_at: Number,
-    head: Option<Head>,
+    head: Option<StoredHead>,
+    seen: SeenRecords,
+}
+
+/// The head that this driver has read or written last.
+#[derive(Clone, Copy, Debug)]
+struct StoredHead {
+    head: Head,
+    /// The revision of that write; 0 if there is none.
+    at: Number,
 }
 
 /// The keys of one job.
@@ -70,8 +81,13 @@ const RECORD: &str = "record";
 const SNAPSHOT: &str = "snapshot";
 
 impl EtcdJournal {
-    pub(super) const fn new(gateway: Gateway, keys: Keys, won_at: Number) -> Self {
-        Self { gateway, keys, won_at, head: None }
+    pub(super) const fn new(
+        gateway: Gateway,
+        keys: Keys,
+        won_at: Number,
+        seen: SeenRecords,
+    ) -> Self {
+        Self { gateway, keys, won_at, head: None, seen }
     }
 
     /// Carries out the operations, if this driver still holds the leader key.
@@ -83,17 +99,56 @@ impl EtcdJournal {
             failure: vec![EtcdOperation::get(&leader)],
         };
         let response = self.gateway.transact(&request, PATIENCE)?;
-        if response.succeeded {
-            return Ok(());
-        }
-        let leader = response.into_key_values().next().flatten();
-        Err(JournalError::Fenced(match leader {
-            Some(key) => String::from_utf8_lossy(&key.value.0).into_owned(),
-            None => "its lease has ended, nobody holds it now".to_owned(),
-        }))
+        if response.succeeded { Ok(()) } else { Err(not_leading(response)) }
     }
 
-    fn head(&mut self) -> Result<Head, JournalError> {
+    /// Carries out the operations, of which one stores the head `next`, if this driver still holds the leader key and the
+    /// stored head is the one that it knows.
+    fn write_after(
+        &mut self,
+        known: StoredHead,
+        next: Head,
+        operations: Vec<EtcdOperation>,
+    ) -> Result<StoredHead, JournalError> {
+        let (leader, head) = (self.keys.leader(), self.keys.head());
+        let request = TxnRequest {
+            compare: vec![
+                Compare::created_at(&leader, self.won_at),
+                Compare::modified_at(&head, known.at),
+            ],
+            success: operations,
+            failure: vec![EtcdOperation::get(&leader), EtcdOperation::get(&head)],
+        };
+        let response = self.gateway.transact(&request, PATIENCE)?;
+        if response.succeeded {
+            let at = if next == known.head { known.at } else { response.header.revision };
+            return Ok(StoredHead { head: next, at });
+        }
+        let found: Vec<_> = response.clone().into_key_values().collect();
+        match &found[..] {
+            [Some(leader), Some(head)] if leader.create_revision == self.won_at => {
+                // One member has carried out the call without an answer, and another member was asked again.
+                if next != known.head && head.value.0 == next.encode() {
+                    return Ok(StoredHead { head: next, at: head.mod_revision });
+                }
+                Err(replaced())
+            }
+            [Some(leader), None] if leader.create_revision == self.won_at => Err(replaced()),
+            _ => Err(not_leading(response)),
+        }
+    }
+
+    /// Names the driver, and its job, to those that stand by.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn introduce(&mut self, card: &DriverCard) -> Result<(), JournalError> {
+        let card = serde_json::to_vec(card).map_err(std::io::Error::from)?;
+        let leader = self.keys.leader();
+        self.write(vec![EtcdOperation::change(&leader, card)])
+    }
+
+    fn head(&mut self) -> Result<StoredHead, JournalError> {
         if let Some(head) = self.head {
             return Ok(head);
         }
@@ -101,8 +156,10 @@ impl EtcdJournal {
         let range =
             self.gateway.range(&RangeRequest { key, ..RangeRequest::default() }, PATIENCE)?;
         let head = match range.kvs.first() {
-            Some(found) => Head::decode(&found.value.0)?,
-            None => Head::empty(),
+            Some(found) => {
+                StoredHead { head: Head::decode(&found.value.0)?, at: found.mod_revision }
+            }
+            None => StoredHead { head: Head::empty(), at: Number(0) },
         };
         self.head = Some(head);
         Ok(head)
@@ -186,7 +243,7 @@ impl EtcdJournal {
 impl Journal for EtcdJournal {
     fn load(&mut self) -> Result<LoadedJournal, JournalError> {
         self.head = None;
-        let head = self.head()?;
+        let head = self.head()?.head;
         let mut loaded = LoadedJournal::default();
         if head.snapshot > 0 {
             let bytes = self.read(SNAPSHOT, head.snapshot, head.snapshot)?.pop();
@@ -199,8 +256,10 @@ impl Journal for EtcdJournal {
     }
 
     fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
-        let head = self.head()?;
+        let known = self.head()?;
+        let head = known.head;
         if batch.first > head.last + 1 {
+            self.write(Vec::new())?;
             let what = format!("it ends at record {}, not at {}", head.last, batch.first - 1);
             return Err(JournalError::Corrupt(what));
         }
@@ -215,26 +274,41 @@ impl Journal for EtcdJournal {
             self.parts_of(SNAPSHOT, *upto, bytes, &mut parts);
             next = Head { first: upto + 1, last: next.last.max(*upto), snapshot: *upto };
         }
-        let changes = next != head;
         // The head is read again after an error.
         self.head = None;
         self.write_parts(parts)?;
-        if changes {
-            let mut operations = vec![EtcdOperation::put(&self.keys.head(), next.encode())];
+        // Where there is nothing new to store, the empty write checks that this driver is still the leader.
+        let mut operations = Vec::new();
+        if next != head {
+            operations.push(EtcdOperation::put(&self.keys.head(), next.encode()));
             if snapshot.is_some() {
                 for (kind, first) in [(RECORD, next.first), (SNAPSHOT, next.snapshot)] {
                     let (from, to) = (self.keys.numbered(kind, 0), self.keys.numbered(kind, first));
                     operations.push(EtcdOperation::delete_from(&from, &to));
                 }
             }
-            self.write(operations)?;
-        } else {
-            // There is nothing new to store, but the empty write checks that this driver is still the leader.
-            self.write(Vec::new())?;
         }
-        self.head = Some(next);
+        self.head = Some(self.write_after(known, next, operations)?);
+        self.seen.note(next);
         Ok(())
     }
+}
+
+/// The error of a driver whose leader key is not the one that it made: the response has read the key first.
+pub(super) fn not_leading(response: TxnResponse) -> JournalError {
+    match response.into_key_values().next().flatten() {
+        Some(leader) => JournalError::Fenced(read_card(&leader.value).address),
+        None => JournalError::NotLeading(
+            "its leader key is gone from etcd, and nobody holds it now".to_owned(),
+        ),
+    }
+}
+
+/// The error of a driver that finds another journal than its own, although it leads still.
+fn replaced() -> JournalError {
+    JournalError::Corrupt(
+        "it is not the one that this driver has written last; was etcd's data put back?".to_owned(),
+    )
 }
 
 /// Joins the parts of consecutive numbers, in the order in which a range gives them.

@@ -1,5 +1,5 @@
 //! [`Keeper`]: a thread that renews the lease of the driver that acts, and reports once when the lease has
-//! ended. Started by the driver's process. It is a thread of its own, so that a slow etcd does not hold up the
+//! ended or the leader key is not the driver's any more. Started by the driver's process. It is a thread of its own, so that a slow etcd does not hold up the
 //! driver's actors. It renews the lease only while those actors run: a driver whose actors stand still must
 //! lose its lease, so that a standby can take over.
 
@@ -145,15 +145,26 @@ fn keep(
             Err(end) => {
                 permit.renew(Duration::ZERO);
                 tell(KeeperMessage::Ended(end));
-                return Err(JournalError::Fenced(end.to_string()));
+                return Err(JournalError::NotLeading(end.to_string()));
             }
         }
         let left = patience(leadership.lease());
-        if let Ok(found) = leadership.standbys(left)
-            && found != standbys
-            && tell(KeeperMessage::Standbys(found.clone()))
-        {
-            standbys = found;
+        match leadership.standbys(left) {
+            Ok(found) if found != standbys => {
+                if tell(KeeperMessage::Standbys(found.clone())) {
+                    standbys = found;
+                }
+            }
+            Err(error @ (JournalError::NotLeading(_) | JournalError::Fenced(_))) => {
+                permit.renew(Duration::ZERO);
+                let is_taken = matches!(error, JournalError::Fenced(_));
+                let end = if is_taken { LeaseEnd::KeyTaken } else { LeaseEnd::KeyGone };
+                tell(KeeperMessage::Ended(end));
+                // Nothing is bound to the lease any more. If it is not given back, it ends by itself.
+                let _ = leadership.resign();
+                return Err(error);
+            }
+            Ok(_) | Err(_) => {}
         }
     }
 }

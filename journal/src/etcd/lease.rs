@@ -31,6 +31,10 @@ pub enum LeaseEnd {
     Unheard,
     /// The driver's actors stood still.
     Stalled,
+    /// The leader key is gone from etcd, although the lease is not.
+    KeyGone,
+    /// Another driver holds the leader key.
+    KeyTaken,
 }
 
 impl std::fmt::Display for LeaseEnd {
@@ -39,6 +43,8 @@ impl std::fmt::Display for LeaseEnd {
             Self::Gone => "etcd has ended the lease",
             Self::Unheard => "etcd did not renew the lease in time",
             Self::Stalled => "the driver's actors stood still, so that the lease was not renewed",
+            Self::KeyGone => "its leader key is gone from etcd",
+            Self::KeyTaken => "another driver holds the leader key",
         })
     }
 }

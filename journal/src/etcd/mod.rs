@@ -3,7 +3,8 @@
 //!
 //! The holder of the leader key acts. The key is bound to a lease that its holder renews. Every write of the
 //! journal checks in the same transaction that the key is still the one that the writer made. So a driver that
-//! has lost its lease cannot write any more, whatever it believes ([`JournalError::Fenced`]).
+//! has lost its lease cannot write any more, whatever it believes ([`JournalError::Fenced`] where another driver has
+//! the key, [`JournalError::NotLeading`] where nobody has it).
 //!
 //! The store uses etcd's JSON interface (`/v3/…`, served by every member since 3.4) with blocking calls, since
 //! gRPC clients need a protocol compiler on every machine that builds this project.
@@ -31,6 +32,7 @@ mod wire;
 pub use self::address::{EtcdAddress, InvalidAddress};
 pub use self::election::{Campaign, Candidate, DriverCard, Leadership, StoreRevision};
 pub use self::gateway::Gateway;
+pub use self::head::SeenRecords;
 pub use self::journal::EtcdJournal;
 pub use self::keeper::{Keeper, KeeperMessage, Permit};
 pub use self::lease::{Lease, LeaseEnd};

@@ -88,6 +88,8 @@ pub(super) struct PutRequest {
     pub(super) value: Base64Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease: Option<Number>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) ignore_lease: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -97,7 +99,7 @@ pub(super) struct DeleteRangeRequest {
     pub(super) range_end: Option<Base64Bytes>,
 }
 
-/// A condition: the key was created, or changed last, at this revision. Revision 0: the key does not exist.
+/// A condition: the key was created, or changed last, at this revision, or later. Revision 0: the key does not exist.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Compare {
     result: &'static str,
@@ -127,6 +129,10 @@ impl Compare {
     pub(super) fn absent(key: &str) -> Self {
         Self::created_at(key, Number(0))
     }
+
+    pub(super) fn present(key: &str) -> Self {
+        Self { result: "GREATER", ..Self::absent(key) }
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -141,11 +147,31 @@ pub(super) enum EtcdOperation {
 
 impl EtcdOperation {
     pub(super) fn put(key: &str, value: Vec<u8>) -> Self {
-        Self::Put(PutRequest { key: key.into(), value: Base64Bytes(value), lease: None })
+        Self::Put(PutRequest {
+            key: key.into(),
+            value: Base64Bytes(value),
+            lease: None,
+            ignore_lease: false,
+        })
     }
 
     pub(super) fn put_leased(key: &str, value: Vec<u8>, lease: Number) -> Self {
-        Self::Put(PutRequest { key: key.into(), value: Base64Bytes(value), lease: Some(lease) })
+        Self::Put(PutRequest {
+            key: key.into(),
+            value: Base64Bytes(value),
+            lease: Some(lease),
+            ignore_lease: false,
+        })
+    }
+
+    /// Changes the value of a key, which must be there, and leaves its lease as it is.
+    pub(super) fn change(key: &str, value: Vec<u8>) -> Self {
+        Self::Put(PutRequest {
+            key: key.into(),
+            value: Base64Bytes(value),
+            lease: None,
+            ignore_lease: true,
+        })
     }
 
     pub(super) fn delete(key: &str) -> Self {
@@ -160,6 +186,16 @@ impl EtcdOperation {
 
     pub(super) fn get(key: &str) -> Self {
         Self::Range(RangeRequest { key: key.into(), ..RangeRequest::default() })
+    }
+
+    /// Reads all keys with this prefix, `limit` at most.
+    pub(super) fn get_below(prefix: &str, limit: i64) -> Self {
+        Self::Range(RangeRequest {
+            key: prefix.into(),
+            range_end: Some(end_of(prefix).as_str().into()),
+            limit: Some(Number(limit)),
+            revision: None,
+        })
     }
 }
 
@@ -180,6 +216,12 @@ pub(super) struct TxnResponse {
 }
 
 impl TxnResponse {
+    /// All keys that the first request for keys has found.
+    pub(super) fn into_first_range(self) -> Vec<KeyValue> {
+        let mut ranges = self.responses.into_iter().filter_map(|response| response.response_range);
+        ranges.next().map(|range| range.kvs).unwrap_or_default()
+    }
+
     /// The value of each requested key, in the order of the request.
     pub(super) fn into_key_values(self) -> impl Iterator<Item = Option<KeyValue>> {
         let ranges = self.responses.into_iter().filter_map(|response| response.response_range);

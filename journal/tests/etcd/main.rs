@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use elastic_journal::etcd::{
     Campaign, Candidate, DriverCard, EtcdJournal, Keeper, KeeperMessage, Leadership, LeaseEnd,
+    SeenRecords,
 };
 use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal};
 
@@ -25,6 +26,7 @@ fn card(name: &str) -> DriverCard {
         address: format!("{name}:7070"),
         version: "1".to_owned(),
         program: "train".to_owned(),
+        job: String::new(),
     }
 }
 
@@ -125,14 +127,98 @@ fn d_2_a_driver_that_vanished_is_followed_when_its_lease_is_over() {
     let next =
         within(LONG, "the lease ends", || match second.campaign(&clock).expect("etcd answers") {
             Campaign::Won(leadership) => Some(leadership),
-            Campaign::Over(_) => panic!("nobody has ended the job"),
             Campaign::StandsBy(_) => None,
+            other => panic!("nobody has touched the job: {other:?}"),
         });
     assert!(!gone.lease().is_valid(clock()), "it has stopped before the other began");
     assert_eq!(gone.renew(&clock, TTL), Err(LeaseEnd::Gone));
     next.journal().append(&batch(1, &[b"one"])).expect("it acts");
     assert!(matches!(gone.journal().append(&batch(1, &[b"other"])), Err(JournalError::Fenced(_))));
     assert_eq!(next.journal().load().expect("it is whole").records, [b"one"]);
+}
+
+#[test]
+fn d_4_a_job_whose_keys_vanish_is_followed_by_no_other_in_its_place() {
+    let Some(etcd) = Etcd::start() else { return };
+    let seen = SeenRecords::default();
+    let mut first = candidate(&etcd, "a").having_seen(seen.clone());
+    let mut second = candidate(&etcd, "b");
+    let mut journal = wins(&mut first).journal();
+    journal.append(&batch(1, &[b"one"])).expect("it acts");
+    assert!(matches!(second.campaign(&clock), Ok(Campaign::StandsBy(Some(_)))));
+    etcd.delete_keys();
+    assert!(matches!(second.campaign(&clock), Ok(Campaign::Vanished)));
+    let error = journal.append(&batch(2, &[b"two"])).expect_err("the leader key is gone");
+    assert!(matches!(&error, JournalError::NotLeading(_)), "{error}");
+    assert!(!error.to_string().contains("another driver"), "{error}");
+    let mut former = candidate(&etcd, "a").having_seen(seen);
+    assert!(matches!(former.campaign(&clock), Ok(Campaign::Vanished)));
+    assert_eq!(etcd.keys_below("elastic-node/leader"), 0);
+    // A driver that is started now begins a job, which is not that of the others.
+    let mut begun = wins(&mut candidate(&etcd, "c"));
+    assert!(matches!(second.campaign(&clock), Ok(Campaign::StandsBy(Some(_)))));
+    begun.resign().expect("etcd answers");
+}
+
+#[test]
+fn d_4_a_driver_whose_leader_key_is_gone_is_told_although_its_lease_is_not() {
+    let Some(etcd) = Etcd::start() else { return };
+    for (end, is_followed) in [(LeaseEnd::KeyGone, false), (LeaseEnd::KeyTaken, true)] {
+        let leadership = wins(&mut short_lived(&etcd, "a"));
+        let (tell, told) = std::sync::mpsc::channel();
+        let tell = move |what| tell.send(what).is_ok();
+        etcd.delete_keys();
+        if is_followed {
+            wins(&mut candidate(&etcd, "b"));
+        }
+        let keeper = Keeper::start(leadership, clock, clock, tell).expect("a thread is to be had");
+        let ended = told.recv_timeout(LONG).expect("it must stop acting");
+        assert_eq!(ended, KeeperMessage::Ended(end));
+        assert!(!keeper.permit().is_valid(clock()), "it must not act");
+    }
+}
+
+#[test]
+fn d_4_a_driver_writes_into_no_journal_but_the_one_that_it_wrote_last() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let seen = SeenRecords::default();
+    let mut leadership = wins(&mut short_lived(&etcd, "a").having_seen(seen.clone()));
+    let mut journal = leadership.journal();
+    append(&mut journal, &batch(1, &[b"one"]));
+    let copy = etcd.copy();
+    append(&mut journal, &batch(2, &[b"two"]));
+    let mut second = candidate(&etcd, "b");
+    assert!(matches!(second.campaign(&clock), Ok(Campaign::StandsBy(Some(_)))));
+    etcd.put_back(&copy);
+    // Its lease and its key are in the copy.
+    let error = within(LONG, "etcd answers", || match journal.append(&batch(3, &[b"three"])) {
+        Err(error) if error.may_pass() => None,
+        answer => Some(answer.expect_err("the second record is not there")),
+    });
+    assert!(matches!(&error, JournalError::Corrupt(_)), "{error}");
+    leadership.resign().expect("etcd answers");
+    let mut former = candidate(&etcd, "a").having_seen(seen);
+    for candidate in [&mut former, &mut second] {
+        let campaign = candidate.campaign(&clock).expect("etcd answers");
+        assert!(matches!(campaign, Campaign::Outdated { ends_with: 1, seen: 2 }), "{campaign:?}");
+    }
+    // A driver that is started now has seen no other journal. The nodes tell it if theirs is newer.
+    let mut next = wins(&mut candidate(&etcd, "c")).journal();
+    assert_eq!(next.load().expect("it is whole").records, [b"one"], "as it was put back");
+}
+
+#[test]
+fn the_job_of_the_acting_driver_is_known_to_those_who_stand_by() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut leadership = wins(&mut candidate(&etcd, "a"));
+    let named = DriverCard { job: "4711".to_owned(), ..card("a") };
+    leadership.journal().introduce(&named).expect("it acts");
+    match candidate(&etcd, "b").campaign(&clock).expect("etcd answers") {
+        Campaign::StandsBy(leader) => assert_eq!(leader, Some(named)),
+        other => panic!("two act at once: {other:?}"),
+    }
+    leadership.resign().expect("etcd answers");
+    assert_eq!(etcd.keys_below("elastic-node/leader"), 0, "the key is still bound to the lease");
 }
 
 #[test]

@@ -17,7 +17,9 @@ pub(crate) struct Etcd {
     process: Child,
     ip: Ipv4Addr,
     port: u16,
-    _folder: TempDir,
+    folder: TempDir,
+    /// The command line.
+    line: Vec<String>,
 }
 
 /// The time since the first call.
@@ -36,6 +38,30 @@ pub(crate) fn within<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> 
         }
         assert!(clock() < deadline, "waited in vain: {what}");
         std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+fn run(folder: &std::path::Path, line: &[String]) -> Child {
+    Command::new("etcd")
+        .arg("--data-dir")
+        .arg(folder)
+        .args(line)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it could be run just now")
+}
+
+fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        if entry.file_type().expect("it is there").is_dir() {
+            copy_folder(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).expect("a copy");
+        }
     }
 }
 
@@ -82,20 +108,56 @@ impl Etcd {
         let folder = tempfile::tempdir().expect("a folder is to be had");
         let (port, peer) = (free_port(ip), free_port(ip));
         let (client, peer) = (format!("{scheme}://{ip}:{port}"), format!("http://{ip}:{peer}"));
-        let process = Command::new("etcd")
-            .arg("--data-dir")
-            .arg(folder.path())
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}")])
+        let cluster = format!("default={peer}");
+        let own = [
+            ["--listen-client-urls", &client],
+            ["--advertise-client-urls", &client],
+            ["--listen-peer-urls", &peer],
+            ["--initial-advertise-peer-urls", &peer],
+            ["--initial-cluster", &cluster],
             // These settings make one second the shortest lease.
-            .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
-            .args(flags)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it could be run just now");
-        Some(Self { process, ip, port, _folder: folder })
+            ["--heartbeat-interval", "20"],
+            ["--election-timeout", "200"],
+        ];
+        let line: Vec<String> =
+            own.as_flattened().iter().chain(flags).map(ToString::to_string).collect();
+        Some(Self { process: run(folder.path(), &line), ip, port, folder, line })
+    }
+
+    /// A copy of its data, for which it is ended and started again.
+    pub(crate) fn copy(&mut self) -> TempDir {
+        let copy = tempfile::tempdir().expect("a folder is to be had");
+        self.end();
+        copy_folder(self.folder.path(), copy.path());
+        self.start_again();
+        copy
+    }
+
+    /// Puts a copy in the place of its data, and starts it again.
+    pub(crate) fn put_back(&mut self, copy: &TempDir) {
+        self.end();
+        self.folder = tempfile::tempdir().expect("a folder is to be had");
+        copy_folder(copy.path(), self.folder.path());
+        self.start_again();
+    }
+
+    fn end(&mut self) {
+        self.process.kill().and_then(|()| self.process.wait()).expect("it is ours");
+    }
+
+    fn start_again(&mut self) {
+        self.process = run(self.folder.path(), &self.line);
+        within(START, "etcd starts", || self.ask("/v3/kv/range", r#"{"key":"YQ=="}"#));
+    }
+
+    /// Deletes all keys.
+    pub(crate) fn delete_keys(&self) {
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.member(), "del", "--prefix", ""])
+            .output()
+            .expect("etcdctl comes with etcd");
+        assert!(output.status.success(), "{output:?}");
     }
 
     pub(crate) fn member(&self) -> String {

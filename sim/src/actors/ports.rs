@@ -167,7 +167,7 @@ impl DriverObserver for SimObserver {
         self.tell(|world| world.driver_ended(result.clone()));
     }
 
-    fn abandoned(&mut self, reason: &str) {
+    fn abandoned(&mut self, reason: &str, _: bool) {
         let reason = reason.to_owned();
         self.tell(|world| world.abandon(&reason));
     }

@@ -66,10 +66,14 @@ impl DriverCore {
     /// Retires the driver, which has lost the leader lease. Pending outputs do not leave, and nothing more is
     /// decided.
     pub fn handle_abandon(&mut self, reason: &str) {
-        let reason = reason.to_owned();
+        self.abandon(reason.to_owned(), false);
+    }
+
+    /// Leaves the job without a message to anyone.
+    pub(crate) fn abandon(&mut self, reason: String, is_outdated: bool) {
         self.retire(
             EventKind::Abandoned { reason: reason.clone() },
-            DriverOutput::Abandoned { reason },
+            DriverOutput::Abandoned { reason, is_outdated },
         );
     }
 

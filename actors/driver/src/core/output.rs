@@ -109,6 +109,8 @@ pub enum DriverOutput {
     Abandoned {
         /// The reason.
         reason: String,
+        /// Whether the journal is older than the job: whoever leads from it next abandons the job again.
+        is_outdated: bool,
     },
     /// End the driver at once, as it was asked to. A standby goes on with the job.
     HandedOver,

@@ -2,6 +2,7 @@
 
 mod durable;
 mod listening;
+mod lost_job;
 mod reach;
 mod standing;
 mod state_keeper;
@@ -10,6 +11,7 @@ use std::cell::RefCell;
 use std::io::IsTerminal as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +28,13 @@ use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
 use elastic_runtime::{NodeHandle, Pulse, spawn_child, system, wall_clock};
 use elastic_store::actor::StoreActor;
 use elastic_transport::{JoinToken, ReservedAddress};
+use futures_util::future::select;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use self::durable::{Durable, Unusable};
 use self::listening::{Listening, SharedCredentials, not_listening};
+use self::lost_job::{outdated, replaced};
 use self::reach::{reached_at, tell_how_to_join};
 use self::standing::{LeaderSeat, Standing, Stood, finish, resign, stand};
 use self::state_keeper::StateKeeper;
@@ -85,7 +89,8 @@ pub(crate) fn run_driver(
             }
             // The standby may be gone. This process stays until another driver leads, behind all that stand by.
             DriverLifeEnd::HandedOver => {
-                standing = Standing { since: None, leaves: signals.first() };
+                standing.since = None;
+                standing.leaves = signals.first();
             }
             DriverLifeEnd::Over(result) => return Err(tell(result)),
             DriverLifeEnd::Asked(heard) => {
@@ -100,12 +105,34 @@ pub(crate) fn run_driver(
                 let failure = CommandFailure::new(message).with_code(heard.code());
                 return Err(failure.source(Abandoned(reason)).hint(hint));
             }
+            DriverLifeEnd::Lost(failure) => return Err(outlived(failure, beside, &signals)),
             // Everything of the old term is gone with its system of actors: the driver is as if just started.
             DriverLifeEnd::Deposed(reason) => {
-                tracing::warn!(reason, "this driver goes back to standing by")
+                standing.is_deposed = true;
+                tracing::warn!(reason, "this driver goes back to standing by");
             }
         }
     }
+}
+
+/// Waits until the agent of this node has ended, or a signal asks for it: the agent ends with this process, and its
+/// workers train on without a driver. Returns the failure, with which the process ends.
+fn outlived(
+    failure: CommandFailure,
+    beside: Option<Rc<Beside>>,
+    signals: &Signals,
+) -> CommandFailure {
+    let Some(beside) = beside else { return failure };
+    failure.report();
+    tracing::warn!("this node's workers train on without a driver; its process stays with them");
+    let waited = async {
+        tokio::task::spawn_local(tick(signals.pulse()));
+        let (ended, heard) = (pin!(beside.ended()), pin!(signals.next()));
+        select(ended, heard).await;
+    };
+    // Where the system refuses that, the agent ends now.
+    drop(system::run(waited));
+    failure.told_elsewhere()
 }
 
 /// The way in which a life of a driver ends.
@@ -121,6 +148,8 @@ enum DriverLifeEnd {
     Asked(Heard),
     /// The driver may not act any more, or not yet.
     Deposed(String),
+    /// The driver must not lead any more, for this reason; the job goes on without it.
+    Lost(CommandFailure),
 }
 
 async fn drive(
@@ -278,12 +307,20 @@ async fn drive(
             transport.shutdown("another driver goes on with the job", GOODBYE).await;
             return Ok(DriverLifeEnd::HandedOver);
         }
-        (Ok(DriverEnd::Abandoned(reason)), Some(_keeper)) => {
+        (Ok(DriverEnd::Abandoned { reason, is_outdated: true }), keeper) => {
+            // Each driver that leads from that journal finds the same, and none leads twice.
+            if let Some(keeper) = keeper {
+                resign(keeper, &lanes.journal).await;
+            }
+            transport.shutdown("the driver has ended", GOODBYE).await;
+            return Ok(DriverLifeEnd::Lost(outdated(plan, reason)));
+        }
+        (Ok(DriverEnd::Abandoned { reason, .. }), Some(_keeper)) => {
             // Messages still on their way come from a driver that may not act: they are dropped.
             transport.shutdown("the driver may not act any more", Duration::ZERO).await;
             return Ok(DriverLifeEnd::Deposed(reason));
         }
-        (Ok(DriverEnd::Abandoned(reason)), None) => {
+        (Ok(DriverEnd::Abandoned { reason, .. }), None) => {
             Err(CommandFailure::new("this driver acts no more; the job goes on without it")
                 .source(Abandoned(reason))
                 .hint("start it again when the cause is mended"))
@@ -497,7 +534,7 @@ async fn open_store(
     plan.bind = address;
     let reached_at = reached_at(plan, address);
     let tell_acting = |acting: &str| start_beside(&format!("{acting},{reached_at}"));
-    let seat =
+    let mut seat =
         match stand(store, plan, &reached_at, standing, signals, &lanes.journal, &tell_acting)
             .await?
         {
@@ -505,6 +542,7 @@ async fn open_store(
             Stood::Over(result) => return Ok(Err(DriverLifeEnd::Over(result))),
             Stood::Asked(heard) => return Ok(Err(DriverLifeEnd::Asked(heard))),
             Stood::Followed => return Ok(Err(DriverLifeEnd::Followed)),
+            Stood::Lost(failure) => return Ok(Err(DriverLifeEnd::Lost(failure))),
         };
     let way_out = format!(
         "give this job a place of its own (--store etcd://HOST:PORT/NAME); or delete the keys below \
@@ -517,6 +555,11 @@ async fn open_store(
         Err(Unusable::Now(error)) => return Ok(Err(DriverLifeEnd::Deposed(error.to_string()))),
         Err(Unusable::Lasting(failure)) => return Err(failure),
     };
+    let job = durable.tenure.job.to_string();
+    if let Err(own) = standing.leads(job.clone()) {
+        return Ok(Err(DriverLifeEnd::Lost(replaced(store, Some(&own), &job))));
+    }
+    seat.name_job(plan, &reached_at, &job);
     let listening = listen(plan, Some(reserved.into_socket()), &durable)?;
     Ok(Ok(OpenedDriver { state, listening, durable: Some(durable), seat: Some(seat) }))
 }

@@ -7,7 +7,7 @@ use elastic_driver::{Abandon, Driver, StandbysChanged};
 use elastic_journal::JournalError;
 use elastic_journal::etcd::{
     Campaign, Candidate, DriverCard, EtcdAddress, EtcdJournal, Keeper, KeeperMessage, Permit,
-    StoreRevision,
+    SeenRecords, StoreRevision,
 };
 use elastic_protocol::JobResult;
 use elastic_protocol::messages::DriverStatus;
@@ -16,11 +16,12 @@ use futures_util::future::{Either, select};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
+use super::lost_job::{outdated, replaced, vanished};
 use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
 use crate::process::boot_time;
 use crate::process::signals::{Heard, Signals, tick};
 
-/// Interval between two campaigns of a driver that stands by.
+/// Interval between two campaigns of a driver that stands by, and between the end of a term and the next campaign.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Timeout for etcd's first answer.
@@ -56,6 +57,8 @@ pub(super) enum Stood {
     Asked(Heard),
     /// Another driver has followed this one, which leaves.
     Followed,
+    /// The store has lost this driver's job.
+    Lost(CommandFailure),
 }
 
 /// How a process stands by.
@@ -65,6 +68,36 @@ pub(super) struct Standing {
     pub(super) since: Option<StoreRevision>,
     /// The signal by which it was asked to go while it acted. It waits for a driver that follows it.
     pub(super) leaves: Option<Heard>,
+    /// The records of its job that it has seen: it begins no other job, and leads from no older journal.
+    pub(super) seen: SeenRecords,
+    /// The id of the job that it has led or stood by for.
+    pub(super) job: Option<String>,
+    /// Whether it has just lost the right to act.
+    pub(super) is_deposed: bool,
+}
+
+impl Standing {
+    /// Notes that this process leads the job.
+    ///
+    /// # Errors
+    /// The id of this driver's own job, which is another one.
+    pub(super) fn leads(&mut self, job: String) -> Result<(), String> {
+        match &self.job {
+            Some(own) if *own != job => Err(own.clone()),
+            _ => {
+                self.job = Some(job);
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes which job the acting driver leads, if its card names one. Returns whether it is this driver's.
+    fn follows(&mut self, card: &DriverCard) -> bool {
+        if card.job.is_empty() {
+            return true;
+        }
+        *self.job.get_or_insert_with(|| card.job.clone()) == card.job
+    }
 }
 
 /// Stands by until this driver may act; one that leaves, until another one acts. `tell_acting` receives the address of
@@ -78,18 +111,21 @@ pub(super) async fn stand(
     lane: &OffloadPort,
     tell_acting: &dyn Fn(&str) -> Result<(), CommandFailure>,
 ) -> Result<Stood, CommandFailure> {
-    let card = DriverCard {
-        address: reached_at.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        program: plan.config.program.argv.join(" "),
-    };
+    let card = own_card(plan, reached_at);
     let program = card.program.clone();
-    let Standing { since, leaves } = standing;
+    let leaves = standing.leaves;
     if leaves.is_some() {
         tracing::info!(%store, "stays until another driver acts");
     }
-    let mut candidate =
-        Candidate::new(store.clone(), card, plan.lease, plan.is_standby).standing_since(*since);
+    // A cause that lasts costs no more than standing by.
+    if std::mem::take(&mut standing.is_deposed)
+        && let Some(heard) = asked_within(signals, LOOK_EVERY).await
+    {
+        return Ok(Stood::Asked(heard));
+    }
+    let mut candidate = Candidate::new(store.clone(), card, plan.lease, plan.is_standby)
+        .standing_since(standing.since)
+        .having_seen(standing.seen.clone());
     let begun = Instant::now();
     let (mut said, mut failing) = (None, None);
     // Those who stand by go first.
@@ -113,7 +149,7 @@ pub(super) async fn stand(
         });
         let campaign;
         (candidate, campaign) = campaigned.await.failed("this driver cannot stand by")?;
-        *since = candidate.since().or(*since);
+        standing.since = candidate.since().or(standing.since);
         let now = match campaign {
             Ok(Campaign::Won(leadership)) => {
                 let journal = leadership.journal();
@@ -137,6 +173,18 @@ pub(super) async fn stand(
             {
                 return Err(of_another_job(store, &card));
             }
+            Ok(Campaign::Vanished) => {
+                return Ok(Stood::Lost(vanished(store, standing.job.as_deref())));
+            }
+            Ok(Campaign::Outdated { ends_with, seen }) => {
+                let reason = format!(
+                    "its journal is older than the job: it ends with record {ends_with}, and {seen} were stored"
+                );
+                return Ok(Stood::Lost(outdated(plan, reason)));
+            }
+            Ok(Campaign::StandsBy(Some(card))) if !standing.follows(&card) => {
+                return Ok(Stood::Lost(replaced(store, standing.job.as_deref(), &card.job)));
+            }
             Ok(Campaign::StandsBy(Some(card))) if leaves.is_some() => {
                 tracing::info!(%store, "{} acts now", card.address);
                 drop(lane.run("withdrawal", move || candidate.withdraw()).await);
@@ -149,13 +197,13 @@ pub(super) async fn stand(
             Ok(Campaign::StandsBy(None)) => {
                 "stands by: there is no job to take over yet".to_owned()
             }
-            Err(error) if since.is_none() && begun.elapsed() > FIRST_ANSWER_WITHIN => {
+            Err(error) if standing.since.is_none() && begun.elapsed() > FIRST_ANSWER_WITHIN => {
                 return Err(unreachable(store, error));
             }
             Err(error) => {
                 let reason = with_cause(&error);
                 if failing.as_ref() != Some(&reason) {
-                    let gives_up_in = since.is_none().then_some(FIRST_ANSWER_WITHIN);
+                    let gives_up_in = standing.since.is_none().then_some(FIRST_ANSWER_WITHIN);
                     tracing::warn!(%store, reason, ?gives_up_in, "the store does not answer");
                     failing = Some(reason);
                 }
@@ -169,14 +217,32 @@ pub(super) async fn stand(
                 said = Some(now);
             }
         }
-        let heard = std::pin::pin!(signals.next());
-        let waited = std::pin::pin!(sleep(LOOK_EVERY));
-        if let Either::Left((heard, _)) = select(heard, waited).await {
+        if let Some(heard) = asked_within(signals, LOOK_EVERY).await {
             let withdrawn = lane.run("withdrawal", move || candidate.withdraw()).await;
             // A failure is harmless: the candidate's own lease then expires by itself.
             drop(withdrawn);
             return Ok(Stood::Asked(heard));
         }
+    }
+}
+
+/// The card of this driver, as long as it leads no job.
+fn own_card(plan: &DriverPlan, reached_at: &str) -> DriverCard {
+    DriverCard {
+        address: reached_at.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        program: plan.config.program.argv.join(" "),
+        job: String::new(),
+    }
+}
+
+/// The signal that asks the driver to end within this time.
+async fn asked_within(signals: &Signals, within: Duration) -> Option<Heard> {
+    let heard = std::pin::pin!(signals.next());
+    let waited = std::pin::pin!(sleep(within));
+    match select(heard, waited).await {
+        Either::Left((heard, _)) => Some(heard),
+        Either::Right(_) => None,
     }
 }
 
@@ -209,6 +275,15 @@ impl LeaderSeat {
     /// The job's journal, which only this driver writes.
     pub(super) fn journal(&self) -> EtcdJournal {
         self.journal.clone()
+    }
+
+    /// Names the job that this driver leads to those that stand by. They need it for words alone, and so the journal's
+    /// next write tells if the store does not take it.
+    pub(super) fn name_job(&mut self, plan: &DriverPlan, reached_at: &str, job: &str) {
+        let card = DriverCard { job: job.to_owned(), ..own_card(plan, reached_at) };
+        if let Err(error) = self.journal.introduce(&card) {
+            tracing::debug!(error = with_cause(&error), "the store does not name the job");
+        }
     }
 
     /// Whether this driver may act.

@@ -89,6 +89,15 @@ impl Beside {
         Ok(())
     }
 
+    /// Waits until the agent has ended; returns at once where none was started.
+    pub(crate) async fn ended(&self) {
+        let runs =
+            || matches!(self.agent.borrow_mut().as_mut().map(Child::try_wait), Some(Ok(None)));
+        while runs() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     #[expect(clippy::disallowed_methods, reason = "there is no actor any more")]
     /// The driver has ended: asks the agent to leave, and kills it after the timeout.
     pub(super) fn end(&self, within: Duration) {

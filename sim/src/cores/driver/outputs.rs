@@ -110,7 +110,7 @@ impl World {
             }
             DriverOutput::Event(event) => self.driver_event(event),
             DriverOutput::Ended(result) => self.driver_ended(result),
-            DriverOutput::Abandoned { reason } => self.abandon(&reason),
+            DriverOutput::Abandoned { reason, .. } => self.abandon(&reason),
             DriverOutput::KnownDrivers { .. } | DriverOutput::HandedOver => {
                 self.fail_safety("the driver has standbys that nobody gave it".to_owned());
             }

@@ -69,7 +69,7 @@ pub(super) struct Cluster {
     /// Whether the driver left the job to another.
     pub(super) handed_over: bool,
     /// Reasons why drivers gave the job up.
-    pub(super) abandoned: Vec<String>,
+    pub(super) abandoned: Vec<(String, bool)>,
     /// World sizes of the generations that ran.
     pub(super) sizes: Vec<u32>,
     pub(super) resets: Vec<ResetCause>,
@@ -667,7 +667,9 @@ impl Cluster {
                 _ => {}
             },
             DriverOutput::Ended(result) => self.result = Some(result),
-            DriverOutput::Abandoned { reason } => self.abandoned.push(reason),
+            DriverOutput::Abandoned { reason, is_outdated } => {
+                self.abandoned.push((reason, is_outdated));
+            }
             DriverOutput::KnownDrivers { to, message } => self.told_of_drivers.push((to, message)),
             DriverOutput::HandedOver => self.handed_over = true,
         }

@@ -64,8 +64,9 @@ fn d_4_a_journal_that_is_older_than_its_nodes_is_not_acted_on() {
         let newest = std::mem::replace(&mut cluster.journal.0, earlier.clone());
         cluster.restart_driver();
         cluster.come_back(&[first]);
-        let reason = cluster.abandoned.pop().expect("it gave up");
+        let (reason, is_outdated) = cluster.abandoned.pop().expect("it gave up");
         assert!(reason.contains("older than the job") && reason.contains(shown), "{reason}");
+        assert!(is_outdated, "it must not lead again: {reason}");
         cluster.pass(LONG);
         assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
         assert_eq!(cluster.active(), active);
