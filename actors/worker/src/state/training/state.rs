@@ -237,7 +237,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         }
         self.pending =
             Some(PendingCommit { bytes, generation: self.generation, step, save, arrays, due });
-        self.changed = false;
+        (self.changed, self.stale) = (false, false);
         if self.device.is_empty() {
             self.settle();
         }
@@ -253,6 +253,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             // The next use of the device fails and reports the error. The previous commit may still serve other
             // ranks.
             warn!(%error, step = step.0, "a commit is lost: it cannot be copied from the GPU");
+            // Live state is ahead of the commit that is told: a later generation goes on from the commit.
+            self.stale = true;
             return self.give_up(bytes);
         }
         self.device.iter_mut().for_each(|memory| memory.keep_commit());

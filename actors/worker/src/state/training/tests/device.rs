@@ -134,6 +134,26 @@ fn h_22_a_copy_that_fails_leaves_the_commit_of_before_whole() {
 }
 
 #[test]
+fn h_22_a_rank_that_was_interrupted_at_a_commit_that_is_lost_goes_on_from_the_one_before() {
+    let memory = Fake::of(&[1]);
+    let mut state = state_of(&[&memory]);
+    *state = 1;
+    state.save().expect("it begins");
+    *state = 2;
+    memory.set(&[2]);
+    state.save().expect("it begins");
+    state.keep_live();
+    memory.fail();
+    let told = state.commit_id().expect("the one before");
+    state.refresh().expect("there is a commit");
+    assert_eq!(
+        (told.step.0, *state, memory.live()),
+        (1, 1, vec![1]),
+        "what is told is what it has"
+    );
+}
+
+#[test]
 fn what_the_device_changed_after_a_planned_end_does_not_count() {
     let memory = Fake::of(&[1]);
     let mut state = state_of(&[&memory]);
