@@ -515,16 +515,21 @@ impl DriverCore {
         self.fail(now, &shorten(reason), Some(hint));
     }
 
+    /// The last checkpoint of this job, where it is still told to save any.
+    fn last_checkpoint(&self) -> Option<CheckpointImage> {
+        self.config.checkpoint.as_ref().and_then(|_| self.checkpoints.last())
+    }
+
     /// The step that a generation begins from if none of its members holds a commit.
     pub(crate) fn checkpointed_step(&self) -> Option<Step> {
-        self.config.checkpoint.as_ref().and_then(|_| self.checkpoints.last_step())
+        self.last_checkpoint().map(|checkpoint| checkpoint.step)
     }
 
     /// Whether the last checkpoint is of a later generation than these commits are. Who holds a commit of its generation, or of a
     /// later one, holds that step or a later one: a checkpoint is whole once all members have made its commit.
     pub(crate) fn is_checkpoint_later(&self, held: impl IntoIterator<Item = GenerationId>) -> bool {
-        let last = self.config.checkpoint.as_ref().and_then(|_| self.checkpoints.last());
-        last.is_some_and(|last| held.into_iter().all(|held| held < last.generation))
+        self.last_checkpoint()
+            .is_some_and(|last| held.into_iter().all(|held| held < last.generation))
     }
 
     /// The checkpoints, for the status.

@@ -169,7 +169,7 @@ impl DriverCore {
         if self.is_checkpoint_later(commits.iter().flatten().map(|held| held.generation))
             && !is_planted(Bug::OldCommitPreferred)
         {
-            // Nobody trains on from these commits. Where the checkpoint is gone, the root's is still there.
+            // The members look for the checkpoint as if they held nothing. Where it is gone, the root still has its commit.
             let root = if let SyncPlan::FromRoot { root } = sync { root } else { 0 };
             (sync, step) = (SyncPlan::FromRoot { root }, Step::default());
             commits.fill(None);

@@ -8,7 +8,8 @@ use super::DriverCore;
 impl DriverCore {
     /// Retires this driver if a node names a number that its journal has not given out (D-4). Decisions from such a journal
     /// would stop healthy workers and give numbers out twice (D-1); without a driver the nodes train on. The process
-    /// must not lead again from that journal: it would retire at the same node. Asked during a takeover only: a host of another job may come to a driver that begins one. Returns whether the driver retires.
+    /// must not lead again from that journal: it would retire at the same node. Asked during a takeover only: a host of
+    /// another job may come to a driver that begins one. Returns whether the driver retires.
     pub(crate) fn retires_as_outdated(
         &mut self,
         worker: &WorkerId,

@@ -95,7 +95,7 @@ pub enum DriverOutput {
     HostFailed {
         /// The host.
         host: HostName,
-        /// What is at fault.
+        /// The fault.
         fault: HostFault,
         /// The reason.
         reason: String,

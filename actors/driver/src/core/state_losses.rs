@@ -59,7 +59,7 @@ impl DriverCore {
     pub(crate) fn fails_of_total_loss(&mut self, now: Time, members: &[WorkerId]) -> bool {
         let Some(committed) = self.state.committed() else { return false };
         let held = members.iter().filter_map(|worker| self.roster.commit_order_of(worker)).max();
-        // Who holds an earlier commit keeps the job from its start, and does not make up for those that are gone.
+        // An earlier commit spares the job its start. Under `fail` it does not count, since the steps after it are lost.
         let is_held = match (held, self.config.on_total_loss) {
             (Some((_, step)), Some(OnTotalLoss::Fail)) => step >= committed,
             (held, _) => held.is_some(),

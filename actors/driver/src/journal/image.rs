@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use elastic_host_manager::{HostEntry, HostState};
+use elastic_host_manager::{HostEntry, HostSlots, HostState, KnownHost};
 use elastic_journal::{JournalError, JournalSnapshot, LoadedJournal};
 use elastic_protocol::messages::{Formation, FormationTable, JobPhase};
 use elastic_protocol::{
@@ -133,7 +133,7 @@ pub struct HostImage {
 }
 
 impl HostImage {
-    /// What is recorded of a host in the list.
+    /// The record of a host in the list.
     pub(crate) fn of(entry: &HostEntry) -> Self {
         let until = match entry.state {
             HostState::Blacklisted { until } => Some(until),
@@ -235,6 +235,17 @@ impl GenerationImage {
 impl Image {
     /// Most arrays that are remembered as held otherwise by some member.
     pub const DISTRUSTED_MAX: usize = 256;
+
+    /// The hosts of the former driver, for the next one's host manager.
+    pub fn known_hosts(&self) -> Vec<KnownHost> {
+        let known = self.hosts.iter().map(|host| KnownHost {
+            host: HostSlots { name: host.name.clone(), slots: host.slots },
+            is_blacklisted: host.is_blacklisted,
+            comes_back: host.comes_back,
+            is_drained: host.is_drained,
+        });
+        known.collect()
+    }
 
     /// The image that a journal gives.
     ///

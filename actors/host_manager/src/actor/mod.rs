@@ -53,7 +53,7 @@ impl Message for HostLeft {
 pub struct HostFailed {
     /// Which host.
     pub host: HostName,
-    /// What is at fault.
+    /// The fault.
     pub fault: HostFault,
     /// Reason of the failure, in one sentence.
     pub reason: String,

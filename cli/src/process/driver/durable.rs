@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use elastic_driver::JournalPort;
 use elastic_driver::journal::{Founding, JobSecretsBytes, Tenure, TenureError};
-use elastic_host_manager::{HostSlots, KnownHost};
 use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal};
 use elastic_protocol::WorkerId;
 use elastic_runtime::OffloadPort;
@@ -133,17 +132,6 @@ impl Durable {
     pub(super) fn expected_workers(&self) -> impl Iterator<Item = &WorkerId> {
         let workers = self.tenure.image.workers.iter();
         workers.filter(|(_, image)| image.data_address.is_none()).map(|(worker, _)| worker)
-    }
-
-    /// The hosts that the former driver had.
-    pub(super) fn known_hosts(&self) -> Vec<KnownHost> {
-        let known = self.tenure.image.hosts.iter().map(|host| KnownHost {
-            host: HostSlots { name: host.name.clone(), slots: host.slots },
-            is_blacklisted: host.is_blacklisted,
-            comes_back: host.comes_back,
-            is_drained: host.is_drained,
-        });
-        known.collect()
     }
 }
 

@@ -576,7 +576,7 @@ fn listen(
     socket: Option<Rc<UdpSocket>>,
     durable: &Durable,
 ) -> Result<Listening, CommandFailure> {
-    plan.hosts.known = durable.known_hosts();
+    plan.hosts.known = durable.tenure.image.known_hosts();
     let term = durable.tenure.image.term;
     let listening = Listening::start(plan, socket, durable.secrets.clone(), term)?;
     for worker in durable.expected_workers() {

@@ -4,8 +4,7 @@
 use std::convert::Infallible;
 
 use elastic_driver::DriverInput;
-use elastic_driver::journal::{Founding, Image, JobSecretsBytes, Tenure, TenureError};
-use elastic_host_manager::{HostSlots, KnownHost};
+use elastic_driver::journal::{Founding, JobSecretsBytes, Tenure, TenureError};
 use elastic_journal::{Journal, JournalBatch, JournalError};
 use elastic_protocol::ProgramSpec;
 use rand::Rng;
@@ -41,17 +40,6 @@ impl Tenancy {
         let tenure = Tenure::begin(&mut handle, program, founding)?;
         Ok(Self { tenure, handle })
     }
-}
-
-/// The hosts recorded by an earlier driver.
-pub(super) fn known_hosts(image: &Image) -> Vec<KnownHost> {
-    let known = image.hosts.iter().map(|host| KnownHost {
-        host: HostSlots { name: host.name.clone(), slots: host.slots },
-        is_blacklisted: host.is_blacklisted,
-        comes_back: host.comes_back,
-        is_drained: host.is_drained,
-    });
-    known.collect()
 }
 
 /// The store's answer: the last record number, and either success or the error with whether it may pass.

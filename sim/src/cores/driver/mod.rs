@@ -254,7 +254,7 @@ impl DriverLife {
         let config = scenario.driver.clone();
         let lost_ns = config.deadlines.lost.as_nanos() as u64;
         let mut hosts = scenario.host_manager.clone();
-        hosts.known = journal::known_hosts(&tenure.image);
+        hosts.known = tenure.image.known_hosts();
         let seat = match hub {
             None => {
                 let rng = stream(seed, "driver", u64::from(life) - 1);
