@@ -2,12 +2,11 @@
 //! not synced survive up to some change, each directory on its own. Used by the tests of this crate, and by the simulation as
 //! the storage of whole clusters.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::file_system::{FileSystem, SeekableRead, SyncedWrite};
 
@@ -118,34 +117,38 @@ fn directory_of(change: &NameChange) -> &str {
 
 /// The file system; clones are the same one.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryFiles(Rc<RefCell<MemoryTree>>);
+pub struct MemoryFiles(Arc<Mutex<MemoryTree>>);
 
 impl MemoryFiles {
     /// An empty one. The seed draws what survives a loss of power.
     pub fn new(seed: u64) -> Self {
         let disk = Self::default();
-        disk.0.borrow_mut().random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        disk.tree().random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         disk
+    }
+
+    fn tree(&self) -> MutexGuard<'_, MemoryTree> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails every change after this many.
     pub fn cut_after(&self, operations: u64) {
-        self.0.borrow_mut().left = Some(operations);
+        self.tree().left = Some(operations);
     }
 
     /// Number of changes so far: writes, syncs, and changes of names.
     pub fn operations(&self) -> u64 {
-        self.0.borrow().operations
+        self.tree().operations
     }
 
     /// Makes the disk full, or makes room again.
     pub fn fill(&self, is_full: bool) {
-        self.0.borrow_mut().is_full = is_full;
+        self.tree().is_full = is_full;
     }
 
     /// Loses power, and has it back: only what is safe is left, with some of the rest.
     pub fn lose_power(&self) {
-        let mut disk = self.0.borrow_mut();
+        let mut disk = self.tree();
         let mut by_directory: BTreeMap<String, Vec<NameChange>> = BTreeMap::new();
         for change in std::mem::take(&mut disk.changes) {
             by_directory.entry(directory_of(&change).to_owned()).or_default().push(change);
@@ -190,7 +193,7 @@ impl MemoryFiles {
     /// # Errors
     /// There is no such file.
     pub fn change(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
-        let mut disk = self.0.borrow_mut();
+        let mut disk = self.tree();
         let number = disk.file(path)?;
         let content = &mut disk.contents[number];
         change(&mut content.seen);
@@ -200,13 +203,13 @@ impl MemoryFiles {
 
     /// All files, by their paths.
     pub fn files(&self) -> Vec<PathBuf> {
-        let disk = self.0.borrow();
+        let disk = self.tree();
         let files = disk.seen.iter().filter(|(_, node)| matches!(node, MemoryEntry::File(_)));
         files.map(|(name, _)| PathBuf::from(name)).collect()
     }
 
     fn change_names(&self, change: NameChange) -> io::Result<()> {
-        let mut disk = self.0.borrow_mut();
+        let mut disk = self.tree();
         disk.step()?;
         apply(&mut disk.seen, &change);
         disk.changes.push(change);
@@ -218,7 +221,7 @@ struct MemoryWriter(MemoryFiles, usize);
 
 impl Write for MemoryWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut disk = self.0.0.borrow_mut();
+        let mut disk = self.0.tree();
         disk.step()?;
         if disk.is_full {
             return Err(io::ErrorKind::StorageFull.into());
@@ -234,7 +237,7 @@ impl Write for MemoryWriter {
 
 impl SyncedWrite for MemoryWriter {
     fn sync(&mut self) -> io::Result<()> {
-        let mut disk = self.0.0.borrow_mut();
+        let mut disk = self.0.tree();
         disk.step()?;
         let content = &mut disk.contents[self.1];
         content.safe.clone_from(&content.seen);
@@ -246,7 +249,7 @@ impl FileSystem for MemoryFiles {
     fn make_directory(&self, path: &Path) -> io::Result<()> {
         let above: Vec<&Path> = path.ancestors().collect();
         for path in above.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
-            if !self.0.borrow().seen.contains_key(text(path)) {
+            if !self.tree().seen.contains_key(text(path)) {
                 let name = text(path).to_owned();
                 self.change_names(NameChange::Made(name, MemoryEntry::Directory))?;
             }
@@ -255,7 +258,7 @@ impl FileSystem for MemoryFiles {
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        let disk = self.0.borrow();
+        let disk = self.tree();
         let directory = text(directory);
         if !directory.is_empty() && !disk.seen.contains_key(directory) {
             return Err(io::ErrorKind::NotFound.into());
@@ -266,17 +269,17 @@ impl FileSystem for MemoryFiles {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn SyncedWrite>> {
-        let known = self.0.borrow().file(path);
+        let known = self.tree().file(path);
         let number = match known {
             Ok(number) => {
-                let mut disk = self.0.borrow_mut();
+                let mut disk = self.tree();
                 disk.step()?;
                 disk.contents[number].seen.clear();
                 number
             }
             Err(_) => {
-                let number = self.0.borrow().contents.len();
-                self.0.borrow_mut().contents.push(MemoryFile::default());
+                let number = self.tree().contents.len();
+                self.tree().contents.push(MemoryFile::default());
                 self.change_names(NameChange::Made(
                     text(path).to_owned(),
                     MemoryEntry::File(number),
@@ -288,7 +291,7 @@ impl FileSystem for MemoryFiles {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn SeekableRead>> {
-        let disk = self.0.borrow();
+        let disk = self.tree();
         let number = disk.file(path)?;
         Ok(Box::new(io::Cursor::new(disk.contents[number].seen.clone())))
     }
@@ -298,7 +301,7 @@ impl FileSystem for MemoryFiles {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.0.borrow().file(path)?;
+        self.tree().file(path)?;
         self.change_names(NameChange::Removed(text(path).to_owned()))
     }
 
@@ -310,7 +313,7 @@ impl FileSystem for MemoryFiles {
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        let mut disk = self.0.borrow_mut();
+        let mut disk = self.tree();
         disk.step()?;
         let (of_this, others): (Vec<NameChange>, Vec<NameChange>) =
             std::mem::take(&mut disk.changes)

@@ -32,12 +32,20 @@ pub struct ProgressThread {
     jobs: Arc<OnceLock<Sender<LaunchedJob>>>,
     /// The number of launched operations that are not done, of all communicators.
     in_flight: Arc<AtomicUsize>,
+    /// Whether launched operations run on the thread that launches them.
+    is_inline: bool,
 }
 
 impl ProgressThread {
     /// A handle whose thread has not started.
     pub fn new() -> ProgressThread {
         ProgressThread::default()
+    }
+
+    /// A handle without a thread: operations run where they are launched, before the launch returns. For a process whose
+    /// threads take turns, as in the simulation.
+    pub fn inline() -> ProgressThread {
+        ProgressThread { is_inline: true, ..ProgressThread::default() }
     }
 
     fn jobs(&self) -> io::Result<&Sender<LaunchedJob>> {
@@ -169,6 +177,10 @@ impl AsyncCommunicator {
         self.progress.in_flight.fetch_add(1, Ordering::AcqRel);
         let (ticket, launched) = self.ticket();
         let job: LaunchedJob = Box::new(move || ticket.run(operation));
+        if self.progress.is_inline {
+            job();
+            return launched;
+        }
         match self.progress.jobs() {
             // A thread that has ended drops the job; its ticket then reports the failure.
             Ok(jobs) => drop(jobs.send(job)),

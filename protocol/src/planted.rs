@@ -322,10 +322,15 @@ mod selected {
     pub fn plant(bug: Option<Bug>) {
         PLANTED.set(bug);
     }
+
+    /// The bug that is planted on this thread, for the threads that it starts.
+    pub fn planted() -> Option<Bug> {
+        PLANTED.get()
+    }
 }
 
 #[cfg(feature = "planted-bugs")]
-pub use selected::{is_planted, plant};
+pub use selected::{is_planted, plant, planted};
 
 /// Whether this bug is planted on this thread: always false without the feature.
 #[cfg(not(feature = "planted-bugs"))]

@@ -124,7 +124,7 @@ impl SampleSet {
 }
 
 /// The sum over the tree whose left part has the largest power of two below the whole.
-fn sum_of_tree(leaves: &[f64]) -> f64 {
+pub(crate) fn sum_of_tree(leaves: &[f64]) -> f64 {
     match leaves {
         [leaf] => *leaf,
         _ => {

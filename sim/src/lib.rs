@@ -26,6 +26,7 @@ pub mod shrink;
 mod state_dir;
 mod tape;
 pub mod trace;
+mod training;
 
 #[cfg(feature = "planted-bugs")]
 pub use elastic_protocol::planted::{Bug, plant};
@@ -44,6 +45,7 @@ pub fn run(options: &RunOptions, recording: Recording) -> RunReport {
     match options.mode {
         SimulationMode::Cores => cores::World::new(options, recording).run(),
         SimulationMode::Actors => actors::run(options, recording),
+        SimulationMode::Training => training::TrainingWorld::new(options, recording).run(),
     }
 }
 

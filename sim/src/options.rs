@@ -16,6 +16,8 @@ pub enum SimulationMode {
     Cores,
     /// The product's actors over a simulated transport, on a paused clock.
     Actors,
+    /// The product's training threads, which take turns, under a driver's script.
+    Training,
 }
 
 impl SimulationMode {
@@ -24,6 +26,7 @@ impl SimulationMode {
         match self {
             Self::Cores => "cores",
             Self::Actors => "actors",
+            Self::Training => "training",
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The port between the training thread and the actor thread: a few atomics for the events of every step,
 //! channels for the rest. No lock is held while either thread waits. Used by `membership` and by the actor.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use elastic_checkpoint::{FileSystem, store_of};
 use elastic_collectives::{LinkRates, OperationWatch};
 use elastic_protocol::messages::{
     CollectivePosition, InvalidReport, LinkPace, MovedBytes, ReportedValues, TrainingSection,
@@ -36,6 +38,8 @@ pub struct ControlShared {
     step: AtomicU64,
     form_ms: AtomicU64,
     path_ms: AtomicU64,
+    /// The store that a directory of checkpoints stands in.
+    store_of: StoreOf,
     checkpoints: CheckpointDesk,
     operations: OperationWatch,
     links: LinkRates,
@@ -52,15 +56,26 @@ pub struct ControlShared {
     digests: DigestDesk,
 }
 
+/// Finds the store that a directory of checkpoints stands in.
+pub type StoreOf = fn(&Path) -> &'static dyn FileSystem;
+
 impl Default for ControlShared {
     fn default() -> Self {
+        Self::with_store(store_of)
+    }
+}
+
+impl ControlShared {
+    /// The state shared by both threads, of a worker whose checkpoints are in another store than the system's files.
+    pub fn with_store(store_of: StoreOf) -> Self {
         let shared = Self {
             boundary: AtomicU64::new(0),
             pause: AtomicBool::new(false),
             step: AtomicU64::new(0),
             form_ms: AtomicU64::new(0),
             path_ms: AtomicU64::new(0),
-            checkpoints: CheckpointDesk::default(),
+            store_of,
+            checkpoints: CheckpointDesk::new(store_of),
             operations: OperationWatch::default(),
             links: LinkRates::default(),
             note: Mutex::new(String::new()),
@@ -73,9 +88,12 @@ impl Default for ControlShared {
         shared.set_deadlines(&Deadlines::default());
         shared
     }
-}
 
-impl ControlShared {
+    /// The store that this directory of checkpoints stands in.
+    pub(super) fn store_of(&self, directory: &Path) -> &'static dyn FileSystem {
+        (self.store_of)(directory)
+    }
+
     /// Training thread: notes that this boundary is reached. Returns whether the thread must ask before it
     /// passes the boundary.
     pub(super) fn reach(&self, boundary: u64) -> bool {

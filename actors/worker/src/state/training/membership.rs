@@ -9,7 +9,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use elastic_checkpoint::CheckpointLoadError;
-use elastic_checkpoint::store_of;
 use elastic_collectives::{
     AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
 };
@@ -48,6 +47,11 @@ pub trait Fabric {
         placement: &Placement,
         deadlines: GroupDeadlines,
     ) -> Result<Box<dyn Communicator>, FormError>;
+
+    /// The thread that runs operations that the training function launches.
+    fn progress_thread(&self) -> ProgressThread {
+        ProgressThread::new()
+    }
 
     /// Listens at a new address if this host has lost the address at which other workers know this process. Returns
     /// that new address. Called while no group stands.
@@ -107,8 +111,9 @@ impl Membership {
         abort: AbortHandle,
         fabric: impl Fabric + 'static,
     ) -> Self {
+        let progress = fabric.progress_thread();
         let (control, fabric) = (Rc::new(control), Box::new(fabric));
-        let driven = Driven { control, abort, fabric, progress: ProgressThread::new() };
+        let driven = Driven { control, abort, fabric, progress };
         Self { driven: Some(driven), ended: TrainingEnd::AtRest { steps_lost: 0 } }
     }
 
@@ -302,7 +307,7 @@ impl Driven {
         let resumed =
             |step, notes| self.control.event(TrainingEvent::Resumed { stamp, step, notes });
         let directory = source.as_ref().map_or(Path::new(""), |it| Path::new(&it.directory));
-        let (files, resumed, show) = (store_of(directory), &resumed, &show);
+        let (files, resumed, show) = (shared.store_of(directory), &resumed, &show);
         let ports = ResumePorts { files, resumed, show, is_one_host };
         let synced = sync(state, group, plan, source.as_ref(), ports, stamp.generation);
         shared.set_moved(None);

@@ -3,16 +3,17 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use elastic_checkpoint::{CheckpointTensor, SaveAttempt};
+use elastic_checkpoint::{CheckpointTensor, SaveAttempt, store_of};
 use elastic_protocol::messages::{BulkWork, CheckpointOrder, CheckpointReport, MovedBytes};
 use elastic_protocol::{Stamp, Step};
 use serde_json::Value;
 
-use super::writer::{self, WriterJob};
+use super::writer::{self, PartWriter, WriterJob};
 use crate::state::core::{CheckpointCommand, CheckpointOutcome, CheckpointPart};
+use crate::state::training::control::StoreOf;
 
 /// Sends an outcome to the State's actor. Never blocks.
 pub(super) type TellOutcome = Arc<dyn Fn(CheckpointOutcome) + Send + Sync>;
@@ -62,17 +63,41 @@ struct Desk {
     has_ended: bool,
     tell: Option<TellOutcome>,
     writer: Option<SyncSender<WriterJob>>,
+    writes: WhoWrites,
     /// Whether the writer has a job.
     is_busy: Arc<AtomicBool>,
 }
 
-/// Orders to save checkpoints, shared by the actor thread and the training thread.
+/// Who carries the writer's jobs out.
 #[derive(Default)]
+enum WhoWrites {
+    /// A thread, which is started with the first one.
+    #[default]
+    Thread,
+    /// Whoever calls [`CheckpointDesk::write_next`], as soon as there is a job.
+    Caller(Option<WaitingJobs>),
+}
+
+/// Jobs that wait for whoever writes.
+struct WaitingJobs {
+    jobs: Receiver<WriterJob>,
+    next: Option<WriterJob>,
+    writer: PartWriter,
+}
+
+/// Orders to save checkpoints, shared by the actor thread and the training thread.
 pub struct CheckpointDesk {
+    store_of: StoreOf,
     /// The lock is held for a few assignments only.
     desk: Mutex<Desk>,
     /// Bytes that the writer has written of its part, and those of that part; 0: it writes none.
     written: Arc<[AtomicU64; 2]>,
+}
+
+impl Default for CheckpointDesk {
+    fn default() -> Self {
+        Self::new(store_of)
+    }
 }
 
 impl std::fmt::Debug for CheckpointDesk {
@@ -82,6 +107,11 @@ impl std::fmt::Debug for CheckpointDesk {
 }
 
 impl CheckpointDesk {
+    /// A desk whose parts are written into these stores.
+    pub fn new(store_of: StoreOf) -> Self {
+        Self { store_of, desk: Mutex::default(), written: Arc::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,6 +119,38 @@ impl CheckpointDesk {
     /// Sets where outcomes go that are not known at once. Called before training begins.
     pub fn tell_through(&self, tell: impl Fn(CheckpointOutcome) + Send + Sync + 'static) {
         self.lock().tell = Some(Arc::new(tell));
+    }
+
+    /// Has no thread write: [`write_next`](Self::write_next) does. Called before training begins, by the simulation.
+    pub fn write_by_caller(&self) {
+        self.lock().writes = WhoWrites::Caller(None);
+    }
+
+    /// Whether the writer has a job that [`write_next`](Self::write_next) would carry out.
+    pub fn is_write_due(&self) -> bool {
+        match &mut self.lock().writes {
+            WhoWrites::Caller(Some(waiting)) => {
+                waiting.next = waiting.next.take().or_else(|| waiting.jobs.try_recv().ok());
+                waiting.next.is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Carries the writer's next job out on the calling thread, if there is one.
+    pub fn write_next(&self) {
+        if !self.is_write_due() {
+            return;
+        }
+        let due = match &mut self.lock().writes {
+            WhoWrites::Caller(Some(waiting)) => {
+                waiting.next.take().zip(Some(waiting.writer.clone()))
+            }
+            _ => None,
+        };
+        if let Some((job, writer)) = due {
+            writer.carry_out(job);
+        }
     }
 
     /// The part that is being written.
@@ -191,10 +253,21 @@ impl CheckpointDesk {
         };
         if desk.writer.is_none() {
             let (sender, jobs) = sync_channel(1);
-            if let Err(error) =
-                writer::start(jobs, tell, Arc::clone(&desk.is_busy), Arc::clone(&self.written))
-            {
-                return failed(format!("no thread can be started to write it: {error}"));
+            let writer = PartWriter {
+                store_of: self.store_of,
+                tell,
+                is_busy: Arc::clone(&desk.is_busy),
+                written: Arc::clone(&self.written),
+            };
+            match &mut desk.writes {
+                WhoWrites::Caller(waiting) => {
+                    *waiting = Some(WaitingJobs { jobs, next: None, writer })
+                }
+                WhoWrites::Thread => {
+                    if let Err(error) = writer::start(jobs, writer) {
+                        return failed(format!("no thread can be started to write it: {error}"));
+                    }
+                }
             }
             desk.writer = Some(sender);
         }

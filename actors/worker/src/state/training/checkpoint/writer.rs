@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use elastic_checkpoint::{SaveError, Snapshot, part_bytes, seal, store_of, write_part};
+use elastic_checkpoint::{SaveError, Snapshot, part_bytes, seal, write_part};
 use elastic_protocol::Step;
 use elastic_protocol::messages::CheckpointReport;
 use elastic_runtime::wall_clock;
@@ -14,6 +14,7 @@ use tracing::{debug, info};
 
 use super::desk::{SaveOrder, SavedCommit, TellOutcome};
 use crate::state::core::CheckpointOutcome;
+use crate::state::training::control::StoreOf;
 use crate::state::training::life::chain;
 
 /// How far the writer stands back where training wants the processors: as far as it can.
@@ -36,22 +37,33 @@ impl WriterJob {
     }
 }
 
+/// Carries the jobs of one worker out.
+#[derive(Clone)]
+pub(super) struct PartWriter {
+    pub(super) store_of: StoreOf,
+    pub(super) tell: TellOutcome,
+    /// Whether there is a job.
+    pub(super) is_busy: Arc<AtomicBool>,
+    /// Bytes that are written of a part, and those of the part; 0: none is being written.
+    pub(super) written: Arc<[AtomicU64; 2]>,
+}
+
+impl PartWriter {
+    /// Carries a job out, and tells what came of it.
+    pub(super) fn carry_out(&self, job: WriterJob) {
+        let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
+        let report = self.report(job);
+        self.written[1].store(0, Ordering::Relaxed);
+        self.is_busy.store(false, Ordering::SeqCst);
+        (self.tell)(CheckpointOutcome { stamp, step, report });
+    }
+}
+
 /// Starts the thread. It ends with the channel of its jobs.
-pub(super) fn start(
-    jobs: Receiver<WriterJob>,
-    tell: TellOutcome,
-    is_busy: Arc<AtomicBool>,
-    written: Arc<[AtomicU64; 2]>,
-) -> std::io::Result<()> {
+pub(super) fn start(jobs: Receiver<WriterJob>, writer: PartWriter) -> std::io::Result<()> {
     let run = move || {
         stand_back();
-        for job in jobs {
-            let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
-            let report = carry_out(job, &written);
-            written[1].store(0, Ordering::Relaxed);
-            is_busy.store(false, Ordering::SeqCst);
-            tell(CheckpointOutcome { stamp, step, report });
-        }
+        jobs.into_iter().for_each(|job| writer.carry_out(job));
     };
     std::thread::Builder::new().name("checkpoint".to_owned()).spawn(run).map(drop)
 }
@@ -64,57 +76,62 @@ fn stand_back() {
     let _ = unsafe { libc::nice(NICE) };
 }
 
-fn carry_out(job: WriterJob, written: &[AtomicU64; 2]) -> CheckpointReport {
-    let step = job.order().attempt.step;
-    let done = match job {
-        WriterJob::Part { order, commit } => part(&order, &commit, written),
-        WriterJob::Seal { order, keep } => {
-            let saved_at = wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let saved_at_ms = u64::try_from(saved_at.as_millis()).unwrap_or(u64::MAX);
-            let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-            let files = store_of(&order.directory);
-            seal(files, &order.directory, &order.attempt, saved_at_ms, keep).map(|sealed| {
-                CheckpointReport::Sealed { bytes: sealed.bytes, troubles: sealed.troubles }
-            })
-        }
-    };
-    match done {
-        Ok(report) => {
-            debug!(step, ?report, "checkpoint");
-            report
-        }
-        Err(error) => {
-            let reason = chain(&error);
-            info!(step, reason, "the checkpoint cannot be saved");
-            CheckpointReport::Failed { reason }
+impl PartWriter {
+    fn report(&self, job: WriterJob) -> CheckpointReport {
+        let step = job.order().attempt.step;
+        let done = match job {
+            WriterJob::Part { order, commit } => self.part(&order, &commit),
+            WriterJob::Seal { order, keep } => {
+                let saved_at = wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let saved_at_ms = u64::try_from(saved_at.as_millis()).unwrap_or(u64::MAX);
+                let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+                let files = (self.store_of)(&order.directory);
+                seal(files, &order.directory, &order.attempt, saved_at_ms, keep).map(|sealed| {
+                    CheckpointReport::Sealed { bytes: sealed.bytes, troubles: sealed.troubles }
+                })
+            }
+        };
+        match done {
+            Ok(report) => {
+                debug!(step, ?report, "checkpoint");
+                report
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                info!(step, reason, "the checkpoint cannot be saved");
+                CheckpointReport::Failed { reason }
+            }
         }
     }
-}
 
-fn part(
-    order: &SaveOrder,
-    commit: &SavedCommit,
-    written: &[AtomicU64; 2],
-) -> Result<CheckpointReport, SaveError> {
-    let SavedCommit { bytes, tensors, position } = commit;
-    let snapshot = Snapshot { bytes, tensors, position };
-    let (mut pace, began) = (Pace::new(order.bytes_per_s), now());
-    let [done, total] = written;
-    done.store(0, Ordering::Relaxed);
-    let bytes = part_bytes(&snapshot, order.attempt.world_size, order.rank);
-    total.store(bytes, Ordering::Relaxed);
-    let mut pace = |bytes| {
-        done.fetch_add(bytes as u64, Ordering::Relaxed);
-        let early = pace.early_by(bytes as u64, began.elapsed());
-        if !early.is_zero() {
-            #[expect(clippy::disallowed_methods, reason = "nobody waits for this thread")]
-            std::thread::sleep(early);
-        }
-        Ok(())
-    };
-    let SaveOrder { rank, directory, attempt, .. } = order;
-    let summary = write_part(store_of(directory), directory, attempt, *rank, &snapshot, &mut pace)?;
-    Ok(CheckpointReport::PartSaved { bytes: summary.bytes })
+    fn part(&self, order: &SaveOrder, commit: &SavedCommit) -> Result<CheckpointReport, SaveError> {
+        let SavedCommit { bytes, tensors, position } = commit;
+        let snapshot = Snapshot { bytes, tensors, position };
+        let (mut pace, began) = (Pace::new(order.bytes_per_s), now());
+        let [done, total] = &*self.written;
+        done.store(0, Ordering::Relaxed);
+        let bytes = part_bytes(&snapshot, order.attempt.world_size, order.rank);
+        total.store(bytes, Ordering::Relaxed);
+        let mut pace = |bytes| {
+            done.fetch_add(bytes as u64, Ordering::Relaxed);
+            let early = pace.early_by(bytes as u64, began.elapsed());
+            if !early.is_zero() {
+                #[expect(clippy::disallowed_methods, reason = "nobody waits for this thread")]
+                std::thread::sleep(early);
+            }
+            Ok(())
+        };
+        let SaveOrder { rank, directory, attempt, .. } = order;
+        let summary = write_part(
+            (self.store_of)(directory),
+            directory,
+            attempt,
+            *rank,
+            &snapshot,
+            &mut pace,
+        )?;
+        Ok(CheckpointReport::PartSaved { bytes: summary.bytes })
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "it paces a thread that decides nothing")]
