@@ -28,6 +28,19 @@ macro_rules! bugs {
                 }
             }
 
+            /// Whether the bug is in the training thread, which mode `training` runs alone.
+            pub const fn is_of_training(self) -> bool {
+                matches!(
+                    self,
+                    Self::LedgerNotRestored
+                        | Self::ScribblesKept
+                        | Self::StepsComparedAlone
+                        | Self::UndoneStepsNotCounted
+                        | Self::BlameForgotten
+                        | Self::HalfACommit
+                )
+            }
+
             /// Whether the bug shows only in a job that restarts its processes for each generation.
             pub const fn is_by_restart(self) -> bool {
                 matches!(
@@ -300,6 +313,18 @@ bugs! {
     ShardsOfFormerWorld = "a rank carries the shards of a former world", "program";
     /// The random streams of shards count the steps of the process, and not those of the state.
     StreamOfAnotherStep = "a shard's random stream is that of another step", "program";
+    /// A restored state keeps the sampler's place of the moment.
+    LedgerNotRestored = "a rollback keeps the place in the data", "training";
+    /// What a training function changes on its way out, after the last commit, is not thrown away.
+    ScribblesKept = "changes behind the last commit survive an interrupt", "training";
+    /// The digest of a commit is not looked at when a sync looks for those who hold the root's.
+    StepsComparedAlone = "a commit of the root's step counts as the root's", "training";
+    /// The steps that an abort undid are not counted at the training thread.
+    UndoneStepsNotCounted = "steps that an abort undid are not counted", "training";
+    /// The rank that a failed collective names is not passed on.
+    BlameForgotten = "the rank that a failed collective names is forgotten", "training";
+    /// A commit whose copy of memory beside the state has failed counts.
+    HalfACommit = "a commit without its memory on the GPU counts", "training";
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -11,7 +11,8 @@ use clap::Args;
 use serde_json::json;
 use sim::shrink::shrink;
 use sim::{
-    Bug, GuidedSearch, JobKind, Recording, Regression, RunOptions, RunReport, RunVerdict, plant,
+    Bug, GuidedSearch, JobKind, Recording, Regression, RunOptions, RunReport, RunVerdict,
+    SimulationMode, plant,
 };
 
 use super::{ClusterArguments, commit, note, say};
@@ -158,6 +159,9 @@ fn options(bug: Bug, cluster: &ClusterArguments, seed: u64) -> RunOptions {
     options.draws = draws(bug);
     if bug.is_by_restart() {
         options.job = JobKind::Restart;
+    }
+    if bug.is_of_training() {
+        options.mode = SimulationMode::Training;
     }
     if is_rare(bug) {
         options.hosts = options.hosts.max(CROWD_HOSTS);

@@ -3,6 +3,7 @@
 //! modes simulate. Part of `world`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use elastic_protocol::messages::{
@@ -52,6 +53,8 @@ pub(super) struct ScriptedDriver {
     /// The members by rank.
     pub(super) members: Vec<NodeNumber>,
     arrived: BTreeMap<NodeNumber, Option<CommitId>>,
+    /// Where each process that ever attached listens.
+    addresses: BTreeMap<NodeNumber, SocketAddr>,
     voted: BTreeSet<NodeNumber>,
     succeeded: BTreeSet<NodeNumber>,
     paused: BTreeMap<NodeNumber, u64>,
@@ -70,6 +73,7 @@ impl ScriptedDriver {
             phase: ScriptPhase::Gather,
             members: Vec::new(),
             arrived: BTreeMap::new(),
+            addresses: BTreeMap::new(),
             voted: BTreeSet::new(),
             succeeded: BTreeSet::new(),
             paused: BTreeMap::new(),
@@ -109,9 +113,7 @@ impl TrainingWorld {
             NodeWord::Vote(vote) if vote.stamp == stamp => self.voted(node, vote.ballot),
             NodeWord::Vote(_) => {}
             NodeWord::Driver(WorkerToDriver::Attach { data_address, .. }) => {
-                if let Some(node) = self.nodes.get_mut(&node) {
-                    node.address = data_address;
-                }
+                self.driver.addresses.insert(node, data_address);
                 let deadlines = Deadlines::default();
                 self.tell(node, DriverToWorker::Welcome { job: JOB, term: TERM, deadlines });
             }
@@ -354,7 +356,10 @@ impl TrainingWorld {
             return;
         }
         let slots = self.job.slots;
-        let seats = chosen.iter().map(|node| (worker_id(*node, slots), self.nodes[node].address));
+        let seat = |node: &NodeNumber| {
+            Some((worker_id(*node, slots), self.driver.addresses.get(node).copied()?))
+        };
+        let seats = chosen.iter().filter_map(seat);
         let assignment = Assignment::new(seats);
         let members: Vec<NodeNumber> =
             assignment.members().map(|member| member.worker.incarnation.0 as NodeNumber).collect();

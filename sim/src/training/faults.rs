@@ -51,13 +51,13 @@ pub(super) struct PlannedStrike {
 }
 
 /// Longest time of faults, in events.
-const FAULTS_MAX_EVENTS: u64 = 2_500;
+const FAULTS_MAX_EVENTS: u64 = 900;
 
 /// Draws the faults of a seed.
 pub(super) fn draw(seed: u64) -> Vec<PlannedStrike> {
     let mut random = stream(seed, "training faults", 0);
     let count = if random.random_bool(0.1) { 0 } else { random.random_range(1..40) };
-    let until = random.random_range(50..FAULTS_MAX_EVENTS);
+    let until = random.random_range(30..FAULTS_MAX_EVENTS);
     let is_busy_with_saves = random.random_bool(0.4);
     let mut strikes: Vec<PlannedStrike> = (0..count)
         .map(|_| {

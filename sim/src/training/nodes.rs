@@ -61,7 +61,6 @@ pub(super) struct TrainingNode {
     pub(super) exit: Option<TrainingCommand>,
     pub(super) from_driver: VecDeque<DriverToWorker>,
     pub(super) to_driver: VecDeque<NodeWord>,
-    pub(super) address: SocketAddr,
 }
 
 /// The identity of a process.
@@ -149,7 +148,6 @@ impl TrainingNode {
             exit: None,
             from_driver: VecDeque::new(),
             to_driver: VecDeque::new(),
-            address,
         }
     }
 

@@ -17,10 +17,11 @@ use crate::steps::root;
 
 /// The seeds of the simulation, by kind. More seeds find more mutants: these take about a second. The newest set of
 /// draws is the default.
-const SEEDS: [(SuiteKind, &[&str], &str); 3] = [
+const SEEDS: [(SuiteKind, &[&str], &str); 4] = [
     (SuiteKind::Cores, &["--mode", "cores"], "0..300"),
     (SuiteKind::Restart, &["--mode", "cores", "--job", "restart"], "0..200"),
     (SuiteKind::Actors, &["--mode", "actors"], "0..60"),
+    (SuiteKind::Training, &["--mode", "training"], "0..120"),
 ];
 
 /// Time limit of a run without mutants.
@@ -44,6 +45,7 @@ pub(crate) enum SuiteKind {
     Cores,
     Restart,
     Actors,
+    Training,
     Decisions,
     Properties,
     Units,
@@ -51,8 +53,15 @@ pub(crate) enum SuiteKind {
 
 impl SuiteKind {
     /// All kinds, in the order in which they are run.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Cores, Self::Restart, Self::Actors, Self::Decisions, Self::Properties, Self::Units];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Cores,
+        Self::Restart,
+        Self::Actors,
+        Self::Training,
+        Self::Decisions,
+        Self::Properties,
+        Self::Units,
+    ];
 
     /// The name in the table.
     pub(crate) const fn name(self) -> &'static str {
@@ -60,6 +69,7 @@ impl SuiteKind {
             Self::Cores => "cores",
             Self::Restart => "by restart",
             Self::Actors => "actors",
+            Self::Training => "training",
             Self::Decisions => "recorded decisions",
             Self::Properties => "property tests",
             Self::Units => "unit tests",
@@ -68,7 +78,7 @@ impl SuiteKind {
 
     /// Whether the rules of the simulation's oracle judge.
     pub(crate) const fn is_oracle(self) -> bool {
-        matches!(self, Self::Cores | Self::Restart | Self::Actors)
+        matches!(self, Self::Cores | Self::Restart | Self::Actors | Self::Training)
     }
 
     /// Whether the suite is a part of the simulation: the oracle's rules, and the comparison with recorded decisions.

@@ -13,6 +13,7 @@ use elastic_collectives::{
     AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
 };
 use elastic_protocol::messages::{CheckpointSource, MovedBytes, Placement, SyncPlan};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobOutcome, Stamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -368,7 +369,8 @@ impl Driven {
             }
             (Some(GenerationEnd::Aborted { .. }), _) => Ok(self.rolled_back(state, worker)),
             (Some(GenerationEnd::Failed { blame, error }), _) => {
-                self.broken(stamp, blame.rank(worker.rank()), error);
+                let blamed = blame.rank(worker.rank());
+                self.broken(stamp, blamed.filter(|_| !is_planted(Bug::BlameForgotten)), error);
                 Ok(self.rolled_back(state, worker))
             }
             (None, Ok(())) => {
@@ -397,7 +399,9 @@ impl Driven {
         worker: &Worker,
     ) -> TrainingEnd {
         state.discard_live();
-        TrainingEnd::AtRest { steps_lost: worker.steps_beyond_commit() }
+        let steps_lost =
+            if is_planted(Bug::UndoneStepsNotCounted) { 0 } else { worker.steps_beyond_commit() };
+        TrainingEnd::AtRest { steps_lost }
     }
 
     fn tell_warnings(&mut self) {

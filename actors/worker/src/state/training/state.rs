@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use elastic_checkpoint::{CheckpointTensor, Dtype};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, GenerationId, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -253,9 +254,11 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             // The next use of the device fails and reports the error. The previous commit may still serve other
             // ranks.
             warn!(%error, step = step.0, "a commit is lost: it cannot be copied from the GPU");
-            // Live state is ahead of the commit that is told: a later generation goes on from the commit.
-            self.stale = true;
-            return self.give_up(bytes);
+            if !is_planted(Bug::HalfACommit) {
+                // Live state is ahead of the commit that is told: a later generation goes on from the commit.
+                self.stale = true;
+                return self.give_up(bytes);
+            }
         }
         self.device.iter_mut().for_each(|memory| memory.keep_commit());
         self.snapshot.replace(bytes, generation, step, None);
@@ -313,6 +316,9 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// Keeps live state, after the generation ended at a boundary where it was saved. Changes that the training
     /// function made afterwards, on its way out, are discarded.
     pub(super) fn keep_live(&mut self) {
+        if is_planted(Bug::ScribblesKept) {
+            return;
+        }
         self.stale |= self.changed || self.device.iter().any(|memory| memory.is_changed());
     }
 
@@ -343,7 +349,9 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         for memory in &mut self.device {
             memory.restore().map_err(|source| Error::Device { action: "restored", source })?;
         }
-        *self.ledger.borrow_mut() = ledger;
+        if !is_planted(Bug::LedgerNotRestored) {
+            *self.ledger.borrow_mut() = ledger;
+        }
         self.live = Some(live);
         (self.changed, self.stale) = (false, false);
         Ok(())

@@ -5,6 +5,7 @@
 
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes, SyncPlan};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{GenerationId, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -157,7 +158,10 @@ fn from_holders<T: Serialize + DeserializeOwned>(
     let of_root = holdings[root as usize];
     let commit = of_root.whole.ok_or(Error::Corrupt { root })?;
     let length = usize::try_from(commit.length).map_err(|_| Error::Corrupt { root })?;
-    let holds = |rank: &u32| holdings[*rank as usize].whole == Some(commit);
+    let holds = |rank: &u32| match holdings[*rank as usize].whole {
+        Some(whole) if is_planted(Bug::StepsComparedAlone) => whole.step == commit.step,
+        whole => whole == Some(commit),
+    };
     let (sources, takers): (Vec<u32>, Vec<u32>) = (0..group.world_size()).partition(holds);
     // A part of the same commit that was received earlier is not sent again.
     let had = |rank: &u32| match holdings[*rank as usize].part {
