@@ -253,7 +253,9 @@ impl TrainingWorld {
         let all = |of: &BTreeSet<NodeNumber>| driver.members.iter().all(|node| of.contains(node));
         match driver.phase {
             ScriptPhase::Gather => {
-                let is_there = |node: &NodeNumber| driver.arrived.contains_key(node);
+                let is_there = |node: &NodeNumber| {
+                    driver.arrived.contains_key(node) || driver.succeeded.contains(node)
+                };
                 !self.nodes.is_empty() && self.nodes.keys().all(is_there)
             }
             ScriptPhase::Form | ScriptPhase::Sync => all(&driver.voted),
@@ -280,7 +282,7 @@ impl TrainingWorld {
     pub(super) fn driver_acts(&mut self) {
         let stamp = self.driver.stamp;
         match self.driver.phase {
-            ScriptPhase::Gather => self.form(),
+            ScriptPhase::Gather => self.form_or_free(),
             ScriptPhase::Form => {
                 self.driver.voted.clear();
                 self.driver.phase = ScriptPhase::Sync;
@@ -335,6 +337,29 @@ impl TrainingWorld {
         };
         for node in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.tell(node, DriverToWorker::Finished { result: result.clone() });
+        }
+    }
+
+    /// Forms a generation. Members that had returned when the stop came have not arrived: if all have, the job is done, else they
+    /// are told that their generation is over.
+    fn form_or_free(&mut self) {
+        let driver = &mut self.driver;
+        let (stamp, succeeded) = (driver.stamp, std::mem::take(&mut driver.succeeded));
+        if driver.members.iter().all(|node| succeeded.contains(node)) {
+            return self.finish();
+        }
+        let waits = |node: &&NodeNumber| !driver.arrived.contains_key(node);
+        let returned: Vec<NodeNumber> = succeeded.iter().filter(waits).copied().collect();
+        let is_waiting = returned.iter().any(|node| self.nodes.contains_key(node));
+        for node in returned {
+            let cause = ResetCause::WorkerFailed {
+                worker: worker_id(0, 1),
+                error: "others have not returned".to_owned(),
+            };
+            self.tell(node, DriverToWorker::Abort { stamp, cause });
+        }
+        if !is_waiting {
+            self.form();
         }
     }
 

@@ -73,7 +73,7 @@ impl TrainingJob {
             DataAccess::Sampler { batch: random.random_range(1..5) }
         } else {
             DataAccess::Shards {
-                global_batch: random.random_range(2..14),
+                global_batch: u64::from(world_max) + 7 + random.random_range(0..8),
                 shards: world_max.max(2) + random.random_range(0..5),
                 by_driver: random.random_bool(0.6),
             }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use elastic_worker::state::training::{DeviceError, DeviceMemory};
 
 use super::seat::Seat;
+use super::witness::HeldCommit;
 
 #[derive(Debug, Default)]
 struct MemoryBlocks {
     live: Vec<u8>,
     committed: Vec<u8>,
-    /// The copy that is under way, and whether it will fail.
-    copying: Option<(Vec<u8>, bool)>,
+    /// The copy that is under way, and the commit that is lost if it is to fail.
+    copying: Option<(Vec<u8>, Option<HeldCommit>)>,
     finished: Option<Vec<u8>>,
     is_changed: bool,
 }
@@ -68,8 +69,9 @@ impl DeviceMemory for SimulatedMemory {
             return Err(reason.into());
         }
         let fails = std::mem::take(&mut self.seat.orders().copy_fails);
+        let held = self.seat.witness().facts(self.seat.number).held.filter(|_| fails);
         let mut blocks = self.handle.0.borrow_mut();
-        blocks.copying = Some((blocks.live.clone(), fails));
+        blocks.copying = Some((blocks.live.clone(), held));
         blocks.is_changed = false;
         Ok(())
     }
@@ -77,11 +79,11 @@ impl DeviceMemory for SimulatedMemory {
     fn finish_commit(&mut self) -> Result<(), DeviceError> {
         let mut blocks = self.handle.0.borrow_mut();
         match blocks.copying.take() {
-            Some((_, true)) => {
-                self.seat.witness().commit_lost(self.seat.number);
+            Some((_, lost @ Some(_))) => {
+                self.seat.witness().commit_lost(self.seat.number, lost);
                 Err("the plan says so".into())
             }
-            Some((copy, false)) => {
+            Some((copy, None)) => {
                 blocks.finished = Some(copy);
                 Ok(())
             }

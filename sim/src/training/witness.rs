@@ -49,6 +49,8 @@ pub(super) struct NodeFacts {
     pub(super) held: Option<HeldCommit>,
     /// The commit before the last one, which counts again where a copy fails.
     before: Option<HeldCommit>,
+    /// And the one before that.
+    older: Option<HeldCommit>,
     /// The generation whose number the last commit bears.
     label: u64,
     generation: Stamp,
@@ -58,6 +60,8 @@ pub(super) struct NodeFacts {
     end: Option<FunctionEnd>,
     /// Whom a failed collective must blame; none: nobody.
     blamed: Option<NodeNumber>,
+    /// Whom it had to blame when it told of the failure last.
+    blame_told: Option<NodeNumber>,
     /// How often a callback was called since the last begin.
     called_back: u32,
     pub(super) note: String,
@@ -197,6 +201,7 @@ impl Witness {
         let facts = self.facts(node);
         (facts.drawn, facts.checked) = (0, 0);
         let step = facts.held.map_or(0, |held| held.step) + 1;
+        facts.older = facts.before;
         facts.before = facts.held.replace(HeldCommit { step, mark: content });
         let stamp = facts.generation;
         if is_first_rank {
@@ -204,11 +209,13 @@ impl Witness {
         }
     }
 
-    /// The copy of the last commit has failed: the one before counts.
-    pub(super) fn commit_lost(&mut self, node: NodeNumber) {
+    /// The copy of a commit, the last or the one before, has failed: the one before it counts.
+    pub(super) fn commit_lost(&mut self, node: NodeNumber, lost: Option<HeldCommit>) {
         let facts = self.facts(node);
-        if facts.before.is_some() {
-            facts.held = facts.before;
+        if facts.held == lost {
+            (facts.held, facts.before) = (facts.before, facts.older);
+        } else if facts.before == lost {
+            facts.before = facts.older;
         }
     }
 
@@ -240,11 +247,13 @@ impl Witness {
 
     /// The blamed process, if any.
     pub(super) fn blamed(&mut self, node: NodeNumber) -> Option<NodeNumber> {
-        self.facts(node).blamed
+        self.facts(node).blame_told
     }
 
     pub(super) fn relocated(&mut self, node: NodeNumber, address: SocketAddr) {
-        self.facts(node).address = Some(address);
+        let facts = self.facts(node);
+        // A generation that it gives up for that is nobody's fault.
+        (facts.address, facts.blamed) = (Some(address), None);
     }
 
     /// A training thread tells its State something.
@@ -278,7 +287,7 @@ impl Witness {
             TrainingEvent::Synced { stamp, commit } => {
                 let held = self.begins.get(stamp).map(|begin| begin.held);
                 let facts = self.facts(node);
-                (facts.held, facts.before) = (held, held);
+                (facts.held, facts.before, facts.older) = (held, held, held);
                 (facts.label, facts.generation) = (stamp.generation.0, *stamp);
                 self.check_commit(node, Some(*commit));
             }
@@ -300,8 +309,11 @@ impl Witness {
                     self.violated(format!("process {node} has failed without a reason: {message}"));
                 }
             }
+            TrainingEvent::CollectiveFailed { .. } => {
+                let facts = self.facts(node);
+                facts.blame_told = facts.blamed.take();
+            }
             TrainingEvent::Formed { .. }
-            | TrainingEvent::CollectiveFailed { .. }
             | TrainingEvent::Resumed { .. }
             | TrainingEvent::NotResumed { .. }
             | TrainingEvent::Warned { .. } => {}

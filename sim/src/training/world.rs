@@ -20,7 +20,7 @@ use super::nodes::{NodeSurroundings, TrainingNode, train_alone};
 use super::program::{FAILS, PANICS};
 use super::seat::lock;
 use super::store;
-use super::turnstile::{ThreadEnd, ThreadHalt};
+use super::turnstile::{ThreadEnd, ThreadHalt, Turnstile};
 use super::witness::{GenerationBegin, Witness};
 use crate::options::RunOptions;
 use crate::report::{RunFailure, RunReport, RunVerdict};
@@ -242,7 +242,8 @@ impl TrainingWorld {
         if choices.is_empty() {
             let is_late = self.events > self.last_fault() + EVENTS_TO_END_MAX;
             if self.nodes.values().all(|node| node.core.poll_timeout().is_none()) || is_late {
-                self.fail(RunVerdict::Liveness, "nothing is left to happen".to_owned());
+                let reason = format!("nothing is left to happen: {}", self.waits());
+                self.fail(RunVerdict::Liveness, reason);
             }
             return;
         }
@@ -373,6 +374,13 @@ impl TrainingWorld {
         }
     }
 
+    /// Who is there, and what is waited for, in words.
+    fn waits(&self) -> String {
+        let halt = |node: &TrainingNode| node.seat.turnstile.as_ref().map(Turnstile::halt);
+        let halts: Vec<_> = self.nodes.iter().map(|(number, node)| (number, halt(node))).collect();
+        format!("{:?}, processes {halts:?}", self.driver)
+    }
+
     fn last_fault(&self) -> u64 {
         self.strikes.last().map_or(0, |strike| strike.at)
     }
@@ -390,8 +398,7 @@ impl TrainingWorld {
         if self.driver.phase == ScriptPhase::Finished && self.nodes.is_empty() {
             self.is_done = true;
         } else if self.events > self.last_fault() + EVENTS_TO_END_MAX {
-            let (phase, members) = (self.driver.phase, &self.driver.members);
-            let reason = format!("the job has not ended: phase {phase:?}, members {members:?}");
+            let reason = format!("the job has not ended: {}", self.waits());
             self.fail(RunVerdict::Liveness, reason);
         }
     }
