@@ -345,7 +345,8 @@ impl TrainingWorld {
     fn form_or_free(&mut self) {
         let driver = &mut self.driver;
         let (stamp, succeeded) = (driver.stamp, std::mem::take(&mut driver.succeeded));
-        if driver.members.iter().all(|node| succeeded.contains(node)) {
+        let is_done = driver.members.iter().all(|node| succeeded.contains(node));
+        if is_done && !driver.members.is_empty() {
             return self.finish();
         }
         let waits = |node: &&NodeNumber| !driver.arrived.contains_key(node);
