@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::communicator::Communicator;
 use crate::error::{CollectiveError, CollectiveResult};
 use crate::operation::HostOperation;
-use crate::split::{Ancestry, split};
+use crate::split::{Ancestry, SplitPart, split};
+use crate::sub_group::SubGroup;
 use crate::wire::OperationSignature;
 
 /// A rank's place in one generation.
@@ -78,7 +79,9 @@ impl<B: CpuBackend> Communicator for B {
         colour: Option<u32>,
         key: i32,
     ) -> Result<Option<Box<dyn Communicator>>, CollectiveError> {
-        split(self, colour, key)
+        let part = split(self, colour, key)?;
+        let named = |part: SplitPart| Box::new(SubGroup::new(part.group, part.members));
+        Ok(part.map(|part| named(part) as Box<dyn Communicator>))
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {

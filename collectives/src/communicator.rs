@@ -65,7 +65,7 @@ pub trait Communicator: Send {
     /// Every rank of this group calls it.
     ///
     /// A sub-group has connections, and memory, of its own, so that it may run beside this group. It ends with
-    /// the generation: an abort ends it too.
+    /// the generation: an abort ends it too. Its errors name the ranks of the group that was split ([`SubGroup`](crate::SubGroup)).
     ///
     /// # Errors
     ///

@@ -39,6 +39,7 @@ mod shards;
 mod shm;
 mod solo;
 mod split;
+mod sub_group;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,7 @@ pub use reduce::ReduceOp;
 pub use shards::{ShardDeal, ShardFold, are_siblings, fold_partial};
 pub use shm::ShmCommunicator;
 pub use solo::SoloCommunicator;
+pub use sub_group::SubGroup;
 pub use tcp::{
     DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_PATH_DEADLINE, DEFAULT_STREAMS,
     GroupSpec, TcpCommunicator, TcpFabric,

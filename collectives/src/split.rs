@@ -49,18 +49,26 @@ pub(crate) enum Ancestry {
 /// The message of each rank: its colour plus one, or zero; its key; its listener's port, or zero without one.
 type SplitEntry = [u64; 3];
 
+/// The part of a group that has one colour.
+pub(crate) struct SplitPart {
+    /// The part's communicator, whose errors name the part's own ranks.
+    pub(crate) group: Box<dyn Communicator>,
+    /// The ranks of its members in the group that was split.
+    pub(crate) members: Vec<u32>,
+}
+
 /// See [`Communicator::split`].
 pub(crate) fn split<B: CpuBackend>(
     parent: &mut B,
     colour: Option<u32>,
     key: i32,
-) -> Result<Option<Box<dyn Communicator>>, CollectiveError> {
+) -> Result<Option<SplitPart>, CollectiveError> {
     let GroupMembership { term, generation, rank, world } = parent.membership();
     let (origin, sequence) = match parent.ancestry() {
         Ancestry::Group(origin, sequence) => (origin, sequence),
         Ancestry::Alone(child) => {
             parent.carry_out(signature(0), HostOperation::Barrier)?;
-            return Ok(colour.map(|_| Box::new(child) as Box<dyn Communicator>));
+            return Ok(colour.map(|_| SplitPart { group: Box::new(child), members: vec![0] }));
         }
     };
     let bound = TcpFabric::bind(SocketAddr::new(origin.address, 0));
@@ -86,11 +94,13 @@ pub(crate) fn split<B: CpuBackend>(
     let place = members.iter().position(|member| *member == rank).unwrap_or_default();
     if members.len() == 1 {
         let solo = SoloCommunicator::of_generation(term, generation, &origin.abort);
-        return Ok(Some(Box::new(solo)));
+        return Ok(Some(SplitPart { group: Box::new(solo), members }));
     }
     let group = sub_group(&origin.group, &members, place as u32, sequence, colour, &entries);
-    let formed = HostFabric::new(fabric).form(&group, &origin.abort);
-    formed.map(Some).map_err(|error| failed(error, &origin.group, sequence, &members))
+    match HostFabric::new(fabric).form(&group, &origin.abort) {
+        Ok(group) => Ok(Some(SplitPart { group, members })),
+        Err(error) => Err(failed(error, &origin.group, sequence, &members)),
+    }
 }
 
 /// The signature of the exchange: another than that of the operation that carries it out, so that a rank that does not

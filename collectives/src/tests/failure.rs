@@ -99,6 +99,46 @@ fn a_peer_that_is_dropped_is_lost_for_all_ranks() {
 }
 
 #[test]
+fn a_failure_in_a_sub_group_names_the_rank_of_the_whole_group() {
+    for path in Path::ALL {
+        let errors = world(path, 4, LONG, |communicator, _| {
+            let rank = communicator.rank();
+            // Each part has two ranks, the higher one first, and is split once more as a whole.
+            let mut half = communicator.split(Some(rank % 2), -(rank as i32)).unwrap().unwrap();
+            let mut again = half.split(Some(0), 0).unwrap().unwrap();
+            again.barrier().unwrap();
+            // Of each part one member ends.
+            (rank == 1 || rank == 2).then(|| again.barrier().unwrap_err())
+        });
+        for (rank, lost) in [(1, 3), (2, 0)] {
+            assert_lost(errors[rank].as_ref().unwrap(), lost);
+        }
+    }
+}
+
+#[test]
+fn a_deadline_in_a_sub_group_names_the_ranks_of_the_whole_group() {
+    for path in Path::ALL {
+        let errors = world(path, 4, LONG, |communicator, _| {
+            let rank = communicator.rank();
+            let mut half = communicator.split(Some(rank % 2), -(rank as i32)).unwrap().unwrap();
+            half.set_operation_deadline(Duration::from_millis(200));
+            // The ranks below 2 do not enter.
+            let missed = (rank >= 2).then(|| half.barrier().unwrap_err());
+            communicator.barrier().unwrap();
+            missed
+        });
+        for rank in [2, 3] {
+            let error = errors[rank].as_ref().unwrap();
+            let CollectiveError::DeadlinePassed { waiting_for, .. } = error else {
+                panic!("{path:?}: {error:?}")
+            };
+            assert_eq!(waiting_for, &[rank as u32 - 2], "{path:?}");
+        }
+    }
+}
+
+#[test]
 fn ranks_without_a_part_in_the_broken_link_notice_too() {
     for path in Path::ALL {
         // In a chain 0, 1, 2, 3 only rank 0 sends to rank 1, and rank 3 receives only from rank 2.

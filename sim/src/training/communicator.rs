@@ -7,7 +7,7 @@ use std::sync::Arc;
 use elastic_collectives::wire::{FrameError, OperationKind};
 use elastic_collectives::{
     CollectiveError, Communicator, DataType, HostOperation, Operation, PartRanges, PeerLoss,
-    ReduceOp, WaitDetails,
+    ReduceOp, SubGroup, WaitDetails,
 };
 
 use super::exchange::{GoneRank, GroupBreak, GroupName, GroupOffer, WaitOutcome};
@@ -278,7 +278,8 @@ impl Communicator for SimulatedGroup {
         self.seat.exchange().divide(&name, &ranks, &self.name);
         let place = ranks.iter().position(|rank| *rank == self.rank).unwrap_or_default();
         let (place, world) = (place as u32, ranks.len() as u32);
-        Ok(Some(Box::new(Self::new(Arc::clone(&self.seat), name, place, world))))
+        let part = Self::new(Arc::clone(&self.seat), name, place, world);
+        Ok(Some(Box::new(SubGroup::new(Box::new(part), ranks))))
     }
 
     fn as_any_mut(&mut self) -> &mut dyn Any {

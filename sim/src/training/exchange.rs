@@ -281,8 +281,7 @@ impl Exchange {
                 Some(broken)
             }
             GroupWait::Offers(name, ..) | GroupWait::Message(name, ..) => {
-                // The ranks of a part of the world are not those of the driver: only the whole group is blamed by rank.
-                let group = self.groups.get_mut(&name).filter(|_| name.1.is_empty())?;
+                let group = self.groups.get_mut(&name)?;
                 let (own, broken) = chosen(&group.members)?;
                 group.breaks.insert(own, broken);
                 Some(broken)

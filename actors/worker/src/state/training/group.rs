@@ -60,7 +60,7 @@ impl Group {
     /// keys by the rank in this group. Every rank of this group calls it. A rank that gives no colour is in no
     /// sub-group.
     ///
-    /// A sub-group ends with the generation. Make it anew in each generation.
+    /// A sub-group ends with the generation. Make it anew in each generation. Its errors name the ranks of the whole generation.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
