@@ -260,7 +260,9 @@ impl TrainingWorld {
             }
             ScriptPhase::Form | ScriptPhase::Sync => all(&driver.voted),
             ScriptPhase::Train => {
-                all(&driver.succeeded) || (driver.save.is_none() && self.wants_change())
+                let saves_last = driver.save.as_ref().is_some_and(|save| save.is_last);
+                (all(&driver.succeeded) && !saves_last)
+                    || (driver.save.is_none() && self.wants_change())
             }
             ScriptPhase::Pause => {
                 driver.members.iter().all(|node| driver.paused.contains_key(node))
@@ -297,8 +299,6 @@ impl TrainingWorld {
                 let driver = &self.driver;
                 if !driver.members.iter().all(|node| driver.succeeded.contains(node)) {
                     self.interrupt();
-                } else if driver.save.as_ref().is_some_and(|save| save.is_last) {
-                    // The last commit is being saved.
                 } else if self.job.saves_last && self.job.keep.is_some() && !driver.has_saved_last {
                     self.driver.has_saved_last = true;
                     let root = self.driver.members[0];

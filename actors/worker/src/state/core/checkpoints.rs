@@ -22,7 +22,7 @@ pub(super) struct OrderedCheckpoint {
 }
 
 impl StateCore {
-    /// The driver orders a step to be saved. It repeats orders: the second one has no effect. Another order takes the place of the
+    /// The driver orders a step to be saved. It repeats orders: the second one saves nothing anew. Another order takes the place of the
     /// one before, of a later step or of an earlier one: a job that is to end does not wait for a step that lies far ahead.
     pub(super) fn save_checkpoint(&mut self, order: CheckpointOrder) {
         let Some(placement) = &self.placement else { return };
@@ -50,7 +50,8 @@ impl StateCore {
             known.is_some_and(|known| known.is_last && (known.stamp, known.step) == (stamp, step));
         let reached = self.commit.map(|commit| commit.step).unwrap_or_default();
         if is_repeated {
-            return;
+            // Training has ended with a step that was being saved: the driver has ordered it anew, and waits for all members again.
+            return self.say_checkpoint();
         }
         if reached != step {
             let report = CheckpointReport::Missed { reached };

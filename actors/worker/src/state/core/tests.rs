@@ -815,12 +815,14 @@ fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
     };
     assert_eq!((part.order.step, part.world_size), (Step(8), 1));
     core.handle_driver(NOW, save_order(8));
-    assert_eq!(outputs(&mut core), [], "a repeated order has no effect");
+    assert_eq!(outputs(&mut core), [], "nothing is saved twice");
     let (stamp, step) = (stamp(1), Step(8));
     let report = PART_SAVED;
     core.handle_checkpoint(NOW, CheckpointOutcome { stamp, step, report: report.clone() });
     let told = StateOutput::ToDriver(WorkerToDriver::Checkpoint { stamp, step, report });
     assert_eq!(outputs(&mut core), std::slice::from_ref(&told));
+    core.handle_driver(NOW, save_order(8));
+    assert_eq!(outputs(&mut core), std::slice::from_ref(&told), "the driver waits for it again");
     core.handle_link(NOW, &lost());
     core.handle_link(NOW, &LinkEvent::Up);
     core.handle_driver(NOW, welcome());
