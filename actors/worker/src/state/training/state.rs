@@ -185,13 +185,16 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     }
 
     /// Encodes the last commit once more, which is what the live state is after the end of training, and gives it away to be
-    /// saved: only now is it known which arrays it consists of.
+    /// saved: only now is it known which arrays it consists of. Where the copy of that commit from the GPU failed, the one before it is
+    /// the last.
     pub(super) fn save_last(
         &mut self,
         control: &Rc<TrainingControl>,
         order: SaveOrder,
     ) -> Result<()> {
         let uses = CommitUses { save: Some((Rc::clone(control), order)), digests: None };
+        self.settle();
+        self.refresh()?;
         self.save_as(self.step(), &|| None, uses)?;
         self.settle();
         Ok(())
@@ -257,6 +260,11 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             if !is_planted(Bug::HalfACommit) {
                 // Live state is ahead of the commit that is told: a later generation goes on from the commit.
                 self.stale = true;
+                if let Some(PendingSave { control, order, .. }) = save {
+                    let reason =
+                        format!("the commit is lost: it cannot be copied from the GPU: {error}");
+                    control.shared().checkpoints().fail(&order, reason);
+                }
                 return self.give_up(bytes);
             }
         }

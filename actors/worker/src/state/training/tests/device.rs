@@ -2,9 +2,15 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::{Arc, mpsc};
 
+use elastic_protocol::messages::{CheckpointOrder, CheckpointReport};
+use elastic_protocol::{GenerationId, JobId, Stamp, Step, Term};
+
+use super::super::checkpoint::SaveOrder;
 use super::super::device::{DeviceError, DeviceMemory};
-use super::super::{Error, State};
+use super::super::{ControlShared, Error, State, TrainingControl};
+use crate::state::core::{CheckpointOutcome, CheckpointPart};
 
 /// Memory that copies when it is told to finish. A reader of the commit before that gets the previous one.
 #[derive(Default)]
@@ -151,6 +157,58 @@ fn h_22_a_rank_that_was_interrupted_at_a_commit_that_is_lost_goes_on_from_the_on
         (1, 1, vec![1]),
         "what is told is what it has"
     );
+}
+
+/// The order to save this step after the end of training, at a desk that keeps the outcomes.
+fn last_save(step: u64) -> (Rc<TrainingControl>, SaveOrder, mpsc::Receiver<CheckpointOutcome>) {
+    let shared = Arc::new(ControlShared::default());
+    let (tell, outcomes) = mpsc::channel();
+    shared.checkpoints().write_by_caller();
+    shared.checkpoints().tell_through(move |outcome| drop(tell.send(outcome)));
+    let order = CheckpointOrder {
+        stamp: Stamp { term: Term(1), generation: GenerationId(1) },
+        step: Step(step),
+        directory: "checkpoints".to_owned(),
+        name: None,
+        bytes_per_s: None,
+    };
+    let job = JobId(uuid::Uuid::nil());
+    let part = CheckpointPart { order, job, rank: 0, world_size: 1 };
+    let order = shared.checkpoints().take_last(part);
+    let (_, commands) = mpsc::sync_channel(1);
+    let control = TrainingControl::new(|_| {}, commands, shared, String::new);
+    (Rc::new(control), order, outcomes)
+}
+
+#[test]
+fn c_1_where_the_last_commit_is_lost_the_one_before_is_saved_with_its_own_content() {
+    let memory = Fake::of(&[1]);
+    let mut state = state_of(&[&memory]);
+    *state = 1;
+    state.save().expect("it begins");
+    *state = 2;
+    memory.set(&[2]);
+    state.save().expect("it begins");
+    memory.fail();
+    let told = state.commit_id().expect("the one before");
+    let (control, order, outcomes) = last_save(told.step.0);
+    state.save_last(&control, order).expect("it is copied");
+    assert_eq!((told.step.0, *state, memory.live()), (1, 1, vec![1]));
+    assert!(control.shared().checkpoints().is_write_due() && outcomes.try_recv().is_err());
+}
+
+#[test]
+fn c_4_a_save_whose_commit_is_lost_is_told() {
+    let memory = Fake::of(&[1]);
+    let mut state = state_of(&[&memory]);
+    state.save().expect("it begins");
+    let told = state.commit_id().expect("it is copied");
+    memory.fail();
+    let (control, order, outcomes) = last_save(told.step.0);
+    state.save_last(&control, order).expect("it begins");
+    let outcome = outcomes.try_recv().expect("the driver waits for it");
+    let CheckpointReport::Failed { reason } = outcome.report else { panic!("{outcome:?}") };
+    assert!(outcome.step == told.step && reason.contains("told to fail"), "{reason}");
 }
 
 #[test]
