@@ -7,10 +7,11 @@ use elastic_protocol::messages::{ReportedValues, StateDigests};
 use elastic_protocol::{Assignment, Stamp};
 use elastic_worker::state::sampler::SampleLedger;
 
-use super::driver::DIRECTORY;
+use super::driver::{DIRECTORY, ScriptedSave};
 use super::exchange::NodeNumber;
 use super::job::DataAccess;
 use super::model::TrainedState;
+use super::seat::lock;
 use super::witness::{GenerationBegin, HeldCommit, mark};
 use super::world::TrainingWorld;
 
@@ -90,6 +91,23 @@ impl TrainingWorld {
             let due = self.witness().facts(node).address;
             if due.is_some_and(|due| due != member.data_address) {
                 self.violated(format!("S-3: process {node} is told at {}", member.data_address));
+            }
+        }
+    }
+
+    /// Training has ended while this step was being saved: who has made that commit, and a later one, has answered the order, unless
+    /// the answer is still on its way.
+    pub(super) fn check_answers(&self, save: &ScriptedSave) {
+        for (number, node) in &self.nodes {
+            let is_asked = self.driver.members.contains(number) && !save.saved.contains(number);
+            let is_past = self.witness().facts(*number).held.is_some_and(|it| it.step > save.step);
+            let is_quiet = node.from_driver.is_empty()
+                && node.to_driver.is_empty()
+                && lock(&node.seat.told).is_empty()
+                && !node.shared.checkpoints().is_write_due();
+            if is_asked && is_past && is_quiet && !self.gone.contains(number) {
+                let step = save.step;
+                self.violated(format!("C-4: process {number} does not answer for step {step}"));
             }
         }
     }

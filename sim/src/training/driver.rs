@@ -40,7 +40,7 @@ pub(super) enum ScriptPhase {
 #[derive(Clone, Debug)]
 pub(super) struct ScriptedSave {
     pub(super) step: u64,
-    saved: BTreeSet<NodeNumber>,
+    pub(super) saved: BTreeSet<NodeNumber>,
     is_sealing: bool,
     is_last: bool,
 }
@@ -60,6 +60,8 @@ pub(super) struct ScriptedDriver {
     paused: BTreeMap<NodeNumber, u64>,
     source: Option<CheckpointSource>,
     pub(super) save: Option<ScriptedSave>,
+    /// The steps that were ordered to be saved in this generation: only the last one is ordered twice.
+    ordered: BTreeSet<u64>,
     has_saved_last: bool,
     pub(super) leaving: BTreeSet<NodeNumber>,
     pub(super) resets: u64,
@@ -79,6 +81,7 @@ impl ScriptedDriver {
             paused: BTreeMap::new(),
             source: None,
             save: None,
+            ordered: BTreeSet::new(),
             has_saved_last: false,
             leaving: BTreeSet::new(),
             resets: 0,
@@ -201,9 +204,10 @@ impl TrainingWorld {
         }
     }
 
-    /// Orders a step to be saved.
+    /// Orders a step to be saved that was not ordered before.
     pub(super) fn order_save(&mut self, step: u64) {
-        if self.job.keep.is_some() && self.driver.phase == ScriptPhase::Train {
+        let can_save = self.job.keep.is_some() && self.driver.phase == ScriptPhase::Train;
+        if can_save && self.driver.ordered.insert(step) {
             let saved = BTreeSet::new();
             self.driver.save =
                 Some(ScriptedSave { step, saved, is_sealing: false, is_last: false });
@@ -298,8 +302,12 @@ impl TrainingWorld {
             ScriptPhase::Train => {
                 let driver = &self.driver;
                 if !driver.members.iter().all(|node| driver.succeeded.contains(node)) {
-                    self.interrupt();
-                } else if self.job.saves_last && self.job.keep.is_some() && !driver.has_saved_last {
+                    return self.interrupt();
+                }
+                if let Some(save) = &driver.save {
+                    self.check_answers(save);
+                }
+                if self.job.saves_last && self.job.keep.is_some() && !driver.has_saved_last {
                     self.driver.has_saved_last = true;
                     let root = self.driver.members[0];
                     let step = self.witness().facts(root).held.map_or(0, |held| held.step);
@@ -434,6 +442,7 @@ impl TrainingWorld {
         self.driver.voted.clear();
         self.driver.succeeded.clear();
         self.driver.save = None;
+        self.driver.ordered.clear();
         self.driver.has_saved_last = false;
         self.driver.generations += 1;
         self.driver.phase = ScriptPhase::Form;
