@@ -233,8 +233,9 @@ impl TrainingNode {
         if let TrainingCommand::Exit(_) = command {
             self.exit = Some(command.clone());
         }
-        let sent = self.commands.as_ref().map(|commands| commands.try_send(command));
-        if let Some(Err(error)) = sent {
+        if let Some(commands) = &self.commands
+            && let Err(error) = commands.try_send(command)
+        {
             let said = format!("process {} takes no command: {error}", self.seat.number);
             self.seat.witness().violated(said);
         }

@@ -75,7 +75,7 @@ enum WhoWrites {
     #[default]
     Thread,
     /// Whoever calls [`CheckpointDesk::write_next`], as soon as there is a job.
-    Caller(Option<WaitingJobs>),
+    Caller(Option<Box<WaitingJobs>>),
 }
 
 /// Jobs that wait for whoever writes.
@@ -261,7 +261,7 @@ impl CheckpointDesk {
             };
             match &mut desk.writes {
                 WhoWrites::Caller(waiting) => {
-                    *waiting = Some(WaitingJobs { jobs, next: None, writer })
+                    *waiting = Some(Box::new(WaitingJobs { jobs, next: None, writer }));
                 }
                 WhoWrites::Thread => {
                     if let Err(error) = writer::start(jobs, writer) {
