@@ -12,11 +12,11 @@ use elastic_collectives::{
 
 use super::exchange::{GoneRank, GroupBreak, GroupName, GroupOffer, WaitOutcome};
 use super::fold::fold;
-use super::seat::Seat;
+use super::seat::ThreadSeat;
 
 /// A rank's end of a group.
 pub(super) struct SimulatedGroup {
-    seat: Arc<Seat>,
+    seat: Arc<ThreadSeat>,
     name: GroupName,
     rank: u32,
     world: u32,
@@ -28,7 +28,7 @@ pub(super) struct SimulatedGroup {
 }
 
 impl SimulatedGroup {
-    pub(super) fn new(seat: Arc<Seat>, name: GroupName, rank: u32, world: u32) -> Self {
+    pub(super) fn new(seat: Arc<ThreadSeat>, name: GroupName, rank: u32, world: u32) -> Self {
         Self { seat, name, rank, world, number: 0, failed: None, is_closed: false }
     }
 

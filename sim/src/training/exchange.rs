@@ -1,4 +1,4 @@
-//! [`Exchange`]: the memory through which the simulated groups pass their data, shared by all training threads of a run. An offer
+//! [`GroupExchange`]: the memory through which the simulated groups pass their data, shared by all training threads of a run. An offer
 //! of a rank is there for the others as soon as it is made. Used by `communicator` and `fabric`; the scheduler asks it who can go on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -94,7 +94,7 @@ struct FormingRanks {
 
 /// All groups of a run.
 #[derive(Debug, Default)]
-pub(super) struct Exchange {
+pub(super) struct GroupExchange {
     groups: BTreeMap<GroupName, ExchangeGroup>,
     forums: BTreeMap<Stamp, FormingRanks>,
     waits: BTreeMap<NodeNumber, GroupWait>,
@@ -105,7 +105,7 @@ pub(super) struct Exchange {
     pub(super) disagreement: Option<String>,
 }
 
-impl Exchange {
+impl GroupExchange {
     /// A member comes to form a generation.
     pub(super) fn come(&mut self, node: NodeNumber, stamp: Stamp, members: &[NodeNumber]) {
         let forum = self.forums.entry(stamp).or_default();

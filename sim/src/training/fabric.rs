@@ -11,15 +11,15 @@ use elastic_worker::state::training::{Fabric, GroupDeadlines};
 
 use super::communicator::SimulatedGroup;
 use super::exchange::{GroupBreak, NodeNumber, WaitOutcome};
-use super::seat::Seat;
+use super::seat::ThreadSeat;
 
 /// The fabric of one process.
 pub(super) struct SimulatedFabric {
-    seat: Arc<Seat>,
+    seat: Arc<ThreadSeat>,
 }
 
 impl SimulatedFabric {
-    pub(super) fn new(seat: Arc<Seat>) -> Self {
+    pub(super) fn new(seat: Arc<ThreadSeat>) -> Self {
         Self { seat }
     }
 }

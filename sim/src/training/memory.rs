@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use elastic_worker::state::training::{DeviceError, DeviceMemory};
 
-use super::seat::Seat;
+use super::seat::ThreadSeat;
 use super::witness::HeldCommit;
 
 #[derive(Debug, Default)]
@@ -50,11 +50,11 @@ impl MemoryHandle {
 /// The memory as the State sees it.
 pub(super) struct SimulatedMemory {
     handle: MemoryHandle,
-    seat: Arc<Seat>,
+    seat: Arc<ThreadSeat>,
 }
 
 impl SimulatedMemory {
-    pub(super) fn new(handle: &MemoryHandle, seat: &Arc<Seat>) -> Self {
+    pub(super) fn new(handle: &MemoryHandle, seat: &Arc<ThreadSeat>) -> Self {
         Self { handle: handle.clone(), seat: Arc::clone(seat) }
     }
 }

@@ -18,15 +18,15 @@ use elastic_worker::state::training::{
     ControlShared, Membership, State, ThreadMessage, TrainingControl, run_loop,
 };
 
-use super::exchange::{Exchange, NodeNumber};
+use super::exchange::{GroupExchange, NodeNumber};
 use super::fabric::SimulatedFabric;
 use super::job::TrainingJob;
 use super::memory::{MemoryHandle, SimulatedMemory};
 use super::model::TrainedState;
 use super::program::TrainingFunction;
-use super::seat::{Seat, lock};
+use super::seat::{ThreadSeat, lock};
 use super::store;
-use super::turnstile::{Killed, ThreadEnd, ThreadHalt, Turnstile};
+use super::turnstile::{Killed, SimulatedThreadEnd, ThreadHalt, Turnstile};
 use super::witness::Witness;
 
 /// The driver's term.
@@ -46,13 +46,13 @@ pub(super) enum NodeWord {
 pub(super) struct NodeSurroundings {
     pub(super) job: TrainingJob,
     pub(super) files: MemoryFiles,
-    pub(super) exchange: Arc<Mutex<Exchange>>,
+    pub(super) exchange: Arc<Mutex<GroupExchange>>,
     pub(super) witness: Arc<Mutex<Witness>>,
 }
 
 /// One process.
 pub(super) struct TrainingNode {
-    pub(super) seat: Arc<Seat>,
+    pub(super) seat: Arc<ThreadSeat>,
     pub(super) core: StateCore,
     pub(super) shared: Arc<ControlShared>,
     commands: Option<mpsc::SyncSender<TrainingCommand>>,
@@ -72,7 +72,7 @@ pub(super) fn worker_id(number: NodeNumber, slots: u32) -> WorkerId {
 /// The state with which a process begins, with the memory beside it.
 pub(super) fn initial_state(
     job: &TrainingJob,
-    seat: &Arc<Seat>,
+    seat: &Arc<ThreadSeat>,
 ) -> (State<TrainedState>, Vec<MemoryHandle>) {
     let mut state = State::new(TrainedState::initial(job));
     let memories: Vec<MemoryHandle> =
@@ -93,7 +93,7 @@ pub(super) fn initial_state(
 impl TrainingNode {
     pub(super) fn start(number: NodeNumber, around: &NodeSurroundings, now: Time) -> Self {
         let turnstile = Some(Turnstile::new());
-        let seat = Arc::new(Seat::new(number, turnstile, &around.exchange, &around.witness));
+        let seat = Arc::new(ThreadSeat::new(number, turnstile, &around.exchange, &around.witness));
         let shared = Arc::new(ControlShared::with_store(store::store_of));
         let for_outcomes = Arc::clone(&seat);
         shared.checkpoints().write_by_caller();
@@ -115,14 +115,14 @@ impl TrainingNode {
                 train(&job, &of_thread, shared_of_thread, receiver)
             }));
             let end = match ran {
-                Ok(Ok(())) => ThreadEnd::Returned,
-                Ok(Err(error)) => ThreadEnd::Failed(error.to_string()),
-                Err(panic) if panic.is::<Killed>() => ThreadEnd::Killed,
+                Ok(Ok(())) => SimulatedThreadEnd::Returned,
+                Ok(Err(error)) => SimulatedThreadEnd::Failed(error.to_string()),
+                Err(panic) if panic.is::<Killed>() => SimulatedThreadEnd::Killed,
                 Err(panic) => {
                     let text = panic.downcast_ref::<String>().cloned();
                     let text =
                         text.or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned()));
-                    ThreadEnd::Panicked(text.unwrap_or_default())
+                    SimulatedThreadEnd::Panicked(text.unwrap_or_default())
                 }
             };
             turnstile.into_iter().for_each(|turnstile| turnstile.end(end.clone()));
@@ -264,7 +264,7 @@ impl TrainingNode {
 /// The life of a training thread.
 fn train(
     job: &TrainingJob,
-    seat: &Arc<Seat>,
+    seat: &Arc<ThreadSeat>,
     shared: Arc<ControlShared>,
     commands: mpsc::Receiver<TrainingCommand>,
 ) -> elastic_worker::state::training::Result<()> {
@@ -285,7 +285,7 @@ fn train(
 
 /// Trains in a world of one without a driver, on the calling thread. What is wrong then, the witness knows.
 pub(super) fn train_alone(around: &NodeSurroundings) {
-    let seat = Arc::new(Seat::new(0, None, &around.exchange, &around.witness));
+    let seat = Arc::new(ThreadSeat::new(0, None, &around.exchange, &around.witness));
     let (state, memories) = initial_state(&around.job, &seat);
     let function = TrainingFunction { job: around.job.clone(), seat: Arc::clone(&seat), memories };
     let mut membership = Membership::alone();

@@ -12,7 +12,7 @@ use super::job::{DataAccess, TrainingJob};
 use super::memory::MemoryHandle;
 use super::model::{TrainedState, contribution, gradient};
 use super::nodes::TERM;
-use super::seat::{Seat, StepFate};
+use super::seat::{StepFate, ThreadSeat};
 use super::turnstile::ThreadHalt;
 use super::witness::{FunctionEnd, mark};
 use crate::dataset::mix;
@@ -25,7 +25,7 @@ pub(super) const PANICS: &str = "told to panic";
 /// The training function of one process.
 pub(super) struct TrainingFunction {
     pub(super) job: TrainingJob,
-    pub(super) seat: Arc<Seat>,
+    pub(super) seat: Arc<ThreadSeat>,
     pub(super) memories: Vec<MemoryHandle>,
 }
 

@@ -1,4 +1,4 @@
-//! [`Seat`]: what a training thread and the scheduler share of one process. Made by `nodes`.
+//! [`ThreadSeat`]: what a training thread and the scheduler share of one process. Made by `nodes`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use elastic_collectives::AbortHandle;
 use elastic_worker::state::training::ThreadMessage;
 
-use super::exchange::{Exchange, GroupBreak, GroupName, NodeNumber, WaitOutcome};
+use super::exchange::{GroupBreak, GroupExchange, GroupName, NodeNumber, WaitOutcome};
 use super::turnstile::{ThreadHalt, Turnstile};
 use super::witness::Witness;
 
@@ -37,7 +37,7 @@ pub(super) struct SeatOrders {
 }
 
 /// One process, as both sides see it.
-pub(super) struct Seat {
+pub(super) struct ThreadSeat {
     pub(super) number: NodeNumber,
     /// None in a world of one without a driver, which has no turns.
     pub(super) turnstile: Option<Turnstile>,
@@ -45,7 +45,7 @@ pub(super) struct Seat {
     /// What the thread has told its State and the State has not heard.
     pub(super) told: Mutex<VecDeque<ThreadMessage>>,
     orders: Mutex<SeatOrders>,
-    exchange: Arc<Mutex<Exchange>>,
+    exchange: Arc<Mutex<GroupExchange>>,
     witness: Arc<Mutex<Witness>>,
 }
 
@@ -53,11 +53,11 @@ pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Seat {
+impl ThreadSeat {
     pub(super) fn new(
         number: NodeNumber,
         turnstile: Option<Turnstile>,
-        exchange: &Arc<Mutex<Exchange>>,
+        exchange: &Arc<Mutex<GroupExchange>>,
         witness: &Arc<Mutex<Witness>>,
     ) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Seat {
         }
     }
 
-    pub(super) fn exchange(&self) -> MutexGuard<'_, Exchange> {
+    pub(super) fn exchange(&self) -> MutexGuard<'_, GroupExchange> {
         lock(&self.exchange)
     }
 

@@ -11,7 +11,7 @@ const TURN_MAX: Duration = Duration::from_secs(20);
 
 /// How a training thread ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum ThreadEnd {
+pub(super) enum SimulatedThreadEnd {
     /// `run_loop` returned without an error.
     Returned,
     /// `run_loop` returned this error.
@@ -32,7 +32,7 @@ pub(super) enum ThreadHalt {
     /// It waits for the members of its group.
     Group,
     /// It has ended.
-    Ended(ThreadEnd),
+    Ended(SimulatedThreadEnd),
 }
 
 /// What unwinds the thread of a killed process.
@@ -110,7 +110,7 @@ impl Turnstile {
     }
 
     /// Thread: it ends.
-    pub(super) fn end(&self, end: ThreadEnd) {
+    pub(super) fn end(&self, end: SimulatedThreadEnd) {
         let mut state = self.lock();
         (state.halt, state.is_threads) = (ThreadHalt::Ended(end), false);
         self.changed.notify_all();

@@ -13,14 +13,14 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::driver::{ScriptPhase, ScriptedDriver};
-use super::exchange::{Exchange, NodeNumber};
+use super::exchange::{GroupExchange, NodeNumber};
 use super::faults::{self, PlannedStrike};
 use super::job::{DataAccess, TrainingJob};
 use super::nodes::{NodeSurroundings, TrainingNode, train_alone};
 use super::program::{FAILS, PANICS};
 use super::seat::lock;
 use super::store;
-use super::turnstile::{ThreadEnd, ThreadHalt, Turnstile};
+use super::turnstile::{SimulatedThreadEnd, ThreadHalt, Turnstile};
 use super::witness::{GenerationBegin, Witness};
 use crate::options::RunOptions;
 use crate::report::{RunFailure, RunReport, RunVerdict};
@@ -93,7 +93,7 @@ impl TrainingWorld {
         let files = MemoryFiles::new(options.seed);
         store::join(&files);
         let witness = Arc::new(Mutex::new(Witness::new(&job)));
-        let exchange = Arc::new(Mutex::new(Exchange::default()));
+        let exchange = Arc::new(Mutex::new(GroupExchange::default()));
         let around = NodeSurroundings { job: job.clone(), files, exchange, witness };
         Self {
             options: options.clone(),
@@ -127,7 +127,7 @@ impl TrainingWorld {
         lock(&self.around.witness)
     }
 
-    pub(super) fn lock_exchange(&self) -> MutexGuard<'_, Exchange> {
+    pub(super) fn lock_exchange(&self) -> MutexGuard<'_, GroupExchange> {
         lock(&self.around.exchange)
     }
 
@@ -353,7 +353,7 @@ impl TrainingWorld {
     }
 
     /// A thread ends as it should.
-    fn check_end(&self, number: NodeNumber, end: &ThreadEnd) {
+    fn check_end(&self, number: NodeNumber, end: &SimulatedThreadEnd) {
         let Some(node) = self.nodes.get(&number) else { return };
         let exit = match &node.exit {
             Some(TrainingCommand::Exit(exit)) => Some(exit),
@@ -361,12 +361,17 @@ impl TrainingWorld {
         };
         let is_gone = self.gone.contains(&number);
         let is_right = match (end, exit) {
-            (ThreadEnd::Returned, Some(RunExit::Left { .. } | RunExit::Finished { .. })) => true,
-            (ThreadEnd::Failed(error), Some(RunExit::Failed)) => {
+            (
+                SimulatedThreadEnd::Returned,
+                Some(RunExit::Left { .. } | RunExit::Finished { .. }),
+            ) => true,
+            (SimulatedThreadEnd::Failed(error), Some(RunExit::Failed)) => {
                 error == FAILS || error.contains("on the GPU")
             }
-            (ThreadEnd::Failed(error), _) if is_gone => error.contains("actor") || error == FAILS,
-            (ThreadEnd::Panicked(text), _) => text == PANICS,
+            (SimulatedThreadEnd::Failed(error), _) if is_gone => {
+                error.contains("actor") || error == FAILS
+            }
+            (SimulatedThreadEnd::Panicked(text), _) => text == PANICS,
             _ => false,
         };
         if !is_right {
