@@ -41,6 +41,20 @@ macro_rules! bugs {
                 )
             }
 
+            /// Whether the bug is in the key-value store or its relays, which mode `store` runs alone.
+            pub const fn is_of_store(self) -> bool {
+                matches!(
+                    self,
+                    Self::FormerAnswerTaken
+                        | Self::WaitersForgotten
+                        | Self::DeferredOvertaken
+                        | Self::TurnNotTaken
+                        | Self::FormerKeysRead
+                        | Self::RequestsNotSentAgain
+                        | Self::ClosedClientKept
+                )
+            }
+
             /// Whether the bug shows only in a job that restarts its processes for each generation.
             pub const fn is_by_restart(self) -> bool {
                 matches!(
@@ -325,6 +339,20 @@ bugs! {
     BlameForgotten = "the rank that a failed collective names is forgotten", "training";
     /// A commit whose copy of memory beside the state has failed counts.
     HalfACommit = "a commit without its memory on the GPU counts", "training";
+    /// A relay takes an answer of a driver's former life.
+    FormerAnswerTaken = "a relay takes an answer of a driver's former life", "store";
+    /// A value in a queue ends no wait for the queue.
+    WaitersForgotten = "a value in a queue ends no wait for it", "store";
+    /// A request is carried out before an earlier one of its client that waits for room.
+    DeferredOvertaken = "a request overtakes a deferred one of its client", "store";
+    /// Who has the turn of a connection that is gone is not read.
+    TurnNotTaken = "the turn of a connection that is gone is not taken", "store";
+    /// A generation begins with the keys of the former one.
+    FormerKeysRead = "a generation reads the keys of the former one", "store";
+    /// Requests that a driver's former life has not answered are not sent to the next one.
+    RequestsNotSentAgain = "requests are not sent to the driver's next life", "store";
+    /// The store keeps a client that it has disconnected, if more of its requests were on their way.
+    ClosedClientKept = "a disconnected client stays in the store", "store";
 }
 
 #[cfg(feature = "planted-bugs")]

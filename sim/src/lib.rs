@@ -24,6 +24,7 @@ mod scenario;
 pub mod shape;
 pub mod shrink;
 mod state_dir;
+mod store;
 mod tape;
 pub mod trace;
 mod training;
@@ -46,6 +47,7 @@ pub fn run(options: &RunOptions, recording: Recording) -> RunReport {
         SimulationMode::Cores => cores::World::new(options, recording).run(),
         SimulationMode::Actors => actors::run(options, recording),
         SimulationMode::Training => training::TrainingWorld::new(options, recording).run(),
+        SimulationMode::Store => store::StoreWorld::new(options, recording).run(),
     }
 }
 

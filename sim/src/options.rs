@@ -18,6 +18,8 @@ pub enum SimulationMode {
     Actors,
     /// The product's training threads, which take turns, under a driver's script.
     Training,
+    /// The product's key-value store for scripts, its relays, and clients that speak torch's protocol.
+    Store,
 }
 
 impl SimulationMode {
@@ -27,6 +29,7 @@ impl SimulationMode {
             Self::Cores => "cores",
             Self::Actors => "actors",
             Self::Training => "training",
+            Self::Store => "store",
         }
     }
 }

@@ -5,11 +5,12 @@ use xshell::{Shell, cmd};
 use crate::steps::{seed_of_commit, step};
 
 /// The seeds that are run, by what is simulated. The newest set of draws is the default.
-const SEEDS: [(&str, &[&str], &str); 4] = [
+const SEEDS: [(&str, &[&str], &str); 5] = [
     ("cores", &["--mode", "cores"], "0..1000"),
     ("by restart", &["--mode", "cores", "--job", "restart"], "0..500"),
     ("actors", &["--mode", "actors"], "0..200"),
     ("training", &["--mode", "training"], "0..300"),
+    ("the store", &["--mode", "store"], "0..1000"),
 ];
 
 /// The seeds of the tier for a fresh checkout.

@@ -163,6 +163,9 @@ fn options(bug: Bug, cluster: &ClusterArguments, seed: u64) -> RunOptions {
     if bug.is_of_training() {
         options.mode = SimulationMode::Training;
     }
+    if bug.is_of_store() {
+        options.mode = SimulationMode::Store;
+    }
     if is_rare(bug) {
         options.hosts = options.hosts.max(CROWD_HOSTS);
         options.seconds = options.seconds.max(CROWD_SECONDS);

@@ -17,11 +17,12 @@ use crate::steps::root;
 
 /// The seeds of the simulation, by kind. More seeds find more mutants: these take about a second. The newest set of
 /// draws is the default.
-const SEEDS: [(SuiteKind, &[&str], &str); 4] = [
+const SEEDS: [(SuiteKind, &[&str], &str); 5] = [
     (SuiteKind::Cores, &["--mode", "cores"], "0..300"),
     (SuiteKind::Restart, &["--mode", "cores", "--job", "restart"], "0..200"),
     (SuiteKind::Actors, &["--mode", "actors"], "0..60"),
     (SuiteKind::Training, &["--mode", "training"], "0..120"),
+    (SuiteKind::Store, &["--mode", "store"], "0..400"),
 ];
 
 /// Time limit of a run without mutants.
@@ -46,6 +47,7 @@ pub(crate) enum SuiteKind {
     Restart,
     Actors,
     Training,
+    Store,
     Decisions,
     Properties,
     Units,
@@ -53,11 +55,12 @@ pub(crate) enum SuiteKind {
 
 impl SuiteKind {
     /// All kinds, in the order in which they are run.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Cores,
         Self::Restart,
         Self::Actors,
         Self::Training,
+        Self::Store,
         Self::Decisions,
         Self::Properties,
         Self::Units,
@@ -70,6 +73,7 @@ impl SuiteKind {
             Self::Restart => "by restart",
             Self::Actors => "actors",
             Self::Training => "training",
+            Self::Store => "store",
             Self::Decisions => "recorded decisions",
             Self::Properties => "property tests",
             Self::Units => "unit tests",
@@ -78,7 +82,7 @@ impl SuiteKind {
 
     /// Whether the rules of the simulation's oracle judge.
     pub(crate) const fn is_oracle(self) -> bool {
-        matches!(self, Self::Cores | Self::Restart | Self::Actors | Self::Training)
+        matches!(self, Self::Cores | Self::Restart | Self::Actors | Self::Training | Self::Store)
     }
 
     /// Whether the suite is a part of the simulation: the oracle's rules, and the comparison with recorded decisions.

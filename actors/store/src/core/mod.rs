@@ -11,6 +11,7 @@ mod untaken;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{NodeId, Stamp};
 
 use self::namespace::{Namespace, StoreAnswer};
@@ -117,7 +118,9 @@ impl StoreCore {
     }
 
     fn begin(&mut self, stamp: Stamp) {
-        self.current = Some((stamp, Namespace::default()));
+        let former = self.current.take().filter(|_| is_planted(Bug::FormerKeysRead));
+        let keys = former.map_or_else(Namespace::default, |(_, keys)| keys);
+        self.current = Some((stamp, keys));
         let over: Vec<ClientKey> = self
             .clients
             .iter()

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use elastic_protocol::planted::{Bug, is_planted};
+
 use super::ClientKey;
 use crate::limits::{ENTRY_BYTES, NAMESPACE_BYTES_MAX, REQUEST_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::wire::{Request, StoreReply};
@@ -82,7 +84,9 @@ impl Namespace {
             Request::QueuePush { key, value } => {
                 self.grow(value.len() + key.len() + ENTRY_BYTES)?;
                 self.queues.entry(key.clone()).or_default().push_back(value);
-                self.release(&key);
+                if !is_planted(Bug::WaitersForgotten) {
+                    self.release(&key);
+                }
                 return Ok(self.acknowledge(client));
             }
             Request::CompareSet { key, expected, desired } => {

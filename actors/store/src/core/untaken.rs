@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{NodeId, Stamp};
 
 use super::ClientKey;
@@ -71,7 +72,8 @@ impl Untaken {
     ) -> Option<Request> {
         let (agent, client) = key;
         let Some(answers) = self.agents.get_mut(agent) else { return Some(request) };
-        if let Some(requests) = answers.deferred.get_mut(client) {
+        let deferred = answers.deferred.get_mut(client);
+        if let Some(requests) = deferred.filter(|_| !is_planted(Bug::DeferredOvertaken)) {
             requests.push_back((stamp, request));
             return None;
         }

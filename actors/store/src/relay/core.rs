@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{NodeId, Stamp, Time, WorkerId};
 
 use super::grants::Grants;
@@ -226,7 +227,7 @@ impl RelayCore {
 
     /// Takes a message of the store.
     pub fn handle_store(&mut self, now: Time, from: &NodeId, message: FromStore) {
-        if self.store.as_ref() != Some(from) {
+        if self.store.as_ref() != Some(from) && !is_planted(Bug::FormerAnswerTaken) {
             return;
         }
         match message {
@@ -245,6 +246,10 @@ impl RelayCore {
             FromStore::Close { client, cause } => {
                 if let Some(worker) = self.forget(now, client) {
                     self.outputs.push_back(RelayOutput::Close { client, worker, cause });
+                    // The store has admitted the client again if further requests of it were on their way.
+                    if !is_planted(Bug::ClosedClientKept) {
+                        self.notify(ToStore::Gone { client });
+                    }
                 }
             }
         }
@@ -263,7 +268,8 @@ impl RelayCore {
         self.store = Some(driver);
         self.to_send.clear();
         for (client, connection) in &mut self.connections {
-            connection.unsent = connection.pending.len();
+            let is_sent_again = !is_planted(Bug::RequestsNotSentAgain);
+            connection.unsent = if is_sent_again { connection.pending.len() } else { 0 };
             self.to_send.extend(std::iter::repeat_n(*client, connection.unsent));
         }
     }
@@ -342,7 +348,9 @@ impl RelayCore {
         let connection = self.connections.remove(&client)?;
         self.wait_bytes -= connection.wait_bytes;
         for granted in self.grants.release(now, client) {
-            self.review(now, granted);
+            if !is_planted(Bug::TurnNotTaken) {
+                self.review(now, granted);
+            }
         }
         Some(connection.owner.worker)
     }
