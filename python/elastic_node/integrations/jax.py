@@ -1,14 +1,17 @@
 """JAX by restart: after ``import elastic_node.integrations.jax``, ``jax.distributed.initialize()`` needs no arguments under
 `elastic-node run`.
 
-JAX asks each cluster environment that has been imported, its own ones first.
+JAX asks each cluster environment that has been imported, its own ones first. On CPU its processes exchange data by gloo, at the
+address of this host's name unless they are told an interface: the name often stands for the loopback. This module tells JAX the interface by
+which other hosts reach this one.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Optional
+from typing import Any, Optional
 
+from jax._src import xla_bridge
 from jax._src.clusters import ClusterEnv
 
 __all__ = ["ElasticCluster"]
@@ -47,3 +50,17 @@ class ElasticCluster(ClusterEnv):  # type: ignore[no-untyped-call]  # JAX leaves
     @classmethod
     def get_local_process_id(cls) -> Optional[int]:
         return int(os.environ["LOCAL_RANK"])
+
+
+_jax: Any = xla_bridge._jax  # type: ignore[attr-defined]
+_make_gloo = _jax.make_gloo_tcp_collectives
+
+
+def _make_gloo_by_interface(*args: object, **kwargs: object) -> object:
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    if interface:
+        kwargs.setdefault("interface", interface)
+    return _make_gloo(*args, **kwargs)
+
+
+_jax.make_gloo_tcp_collectives = _make_gloo_by_interface
