@@ -52,15 +52,20 @@ class ElasticCluster(ClusterEnv):  # type: ignore[no-untyped-call]  # JAX leaves
         return int(os.environ["LOCAL_RANK"])
 
 
-_jax: Any = xla_bridge._jax  # type: ignore[attr-defined]
-_make_gloo = _jax.make_gloo_tcp_collectives
+def _meet_by_interface() -> None:
+    """Has JAX make its gloo by the interface in GLOO_SOCKET_IFNAME, if there is one when it does."""
+    native: Any = getattr(xla_bridge, "_jax", None)
+    make = getattr(native, "make_gloo_tcp_collectives", None)
+    if make is None:
+        # A release of JAX that makes it elsewhere: by the host's name.
+        return
+
+    def make_by_interface(*args: object, **kwargs: object) -> object:
+        # torch takes several names, JAX one.
+        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+        return make(*args, **{"interface": interface or None, **kwargs})
+
+    native.make_gloo_tcp_collectives = make_by_interface
 
 
-def _make_gloo_by_interface(*args: object, **kwargs: object) -> object:
-    interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    if interface:
-        kwargs.setdefault("interface", interface)
-    return _make_gloo(*args, **kwargs)
-
-
-_jax.make_gloo_tcp_collectives = _make_gloo_by_interface
+_meet_by_interface()
