@@ -36,6 +36,7 @@ def averages(gradients: Sequence[Any], name: str) -> List[Any]:
     Raises:
         CollectiveError: a worker was lost, or the generation was aborted. From a compiled step it comes as an error of the
             backend; `_context.uncovered` has the original.
+        ValueError: JAX has several processes.
     """
     if not gradients:
         return []
@@ -50,6 +51,11 @@ def _in_jax(gradients: Sequence[Any], name: str) -> List[Any]:
     import jax
     from jax.experimental import io_callback
 
+    if jax.process_count() > 1:
+        raise ValueError(
+            "JAX averages gradients among its own processes (jax.distributed), and DistributedOptimizer among ranks that are a JAX "
+            "of one process each: leave out one of them"
+        )
     struct: Any = jax.ShapeDtypeStruct
     shapes = [struct(gradient.shape, gradient.dtype) for gradient in gradients]
     # Not ordered: the tokens that order calls would keep the error of a failed call for all later steps. The steps of one

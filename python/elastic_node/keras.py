@@ -175,7 +175,8 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
     which must be new.
 
     On JAX and TensorFlow, gradients go through main memory, also from a GPU. On TensorFlow, a model that is compiled by XLA
-    (`jit_compile`) fails at its first step; the error's text names the way out.
+    (`jit_compile`) fails at its first step; the error's text names the way out. On JAX each rank is a JAX of one process: the
+    first step of one with `jax.distributed` raises `ValueError`.
 
     Raises:
         ValueError: the optimiser has been used already.

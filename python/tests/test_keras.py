@@ -32,22 +32,35 @@ def test_keras_averages_gradients_and_survives_the_death_of_a_rank_in_place(job,
     assert max(said["difference"] for said in ends) < 1e-6, "the weights of one rank with the whole batches"
 
 
-def test_steps_that_xla_compiles_on_tensorflow_are_refused_with_the_way_out():
-    needs("tensorflow")
-    program = """
+def run_alone(backend: str, settings: str, before: str = "") -> "subprocess.CompletedProcess[str]":
+    """Trains a model without a job: one step, after the lines in `before`."""
+    program = f"""
 import keras, numpy, elastic_node, elastic_node.keras
 elastic_node.init()
 model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-model.compile(optimizer=elastic_node.keras.DistributedOptimizer(keras.optimizers.SGD()), loss="mse", jit_compile=True)
+optimizer = elastic_node.keras.DistributedOptimizer(keras.optimizers.SGD())
+model.compile(optimizer=optimizer, loss="mse", {settings})
+{before}
+model.fit(numpy.ones((2, 2)), numpy.ones((2, 1)), verbose=0)
+"""
+    command, environment = [sys.executable, "-c", program], {**os.environ, "KERAS_BACKEND": backend}
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
+
+
+def test_steps_that_xla_compiles_on_tensorflow_are_refused_with_the_way_out():
+    needs("tensorflow")
+    before = """
 try:
     elastic_node.keras.KerasState(model)
 except ValueError as error:
     print(error)
-model.fit(numpy.ones((2, 2)), numpy.ones((2, 1)), verbose=0)
 """
-    environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, env=environment
-    )
-    assert "give model.compile(..., jit_compile=False)" in done.stdout, "the state's"
+    done = run_alone("tensorflow", "jit_compile=True", before)
+    assert "give model.compile(..., jit_compile=False)" in done.stdout, f"the state's: {done.stderr}"
     assert done.returncode == 1 and "needs_jit_compile_False" in done.stderr, f"the first step's: {done.stderr}"
+
+
+def test_a_jax_of_several_processes_is_refused():
+    needs("jax")
+    done = run_alone("jax", "", "import jax; jax.process_count = lambda: 2")
+    assert done.returncode == 1 and "a JAX of one process each" in done.stderr, done.stderr
