@@ -31,6 +31,8 @@ _is_forked = False
 #: Whether `shutdown` was called, and no `init` since. The job is left at the end of the process.
 _is_shut_down = False
 _generation_hooks: List[Callable[[], None]] = []
+#: See `cover`.
+_covered: Optional[BaseException] = None
 
 
 def init() -> None:
@@ -148,7 +150,8 @@ def end_run() -> None:
 
 def entered(current: _native.Session) -> None:
     """A generation was entered."""
-    global _place, _world, _generation, _shard_counts
+    global _place, _world, _generation, _shard_counts, _covered
+    _covered = None
     _place, _world, _generation = current.place, current.group, current.generation or 0
     _shard_counts = current.shard_counts
     if current.has_driver:
@@ -168,6 +171,22 @@ def carry_shards(deal: _native.ShardDeal) -> None:
     if is_initialized():
         first, end = deal.of(place()[0])
         session().carry_shards(end - first)
+
+
+def cover(error: BaseException) -> None:
+    """Keeps the error of a collective that a framework has called within a compiled step, on any thread: the framework raises
+    one of its own instead."""
+    global _covered
+    _covered = _covered or error
+
+
+def uncovered(raised: Optional[BaseException]) -> Optional[BaseException]:
+    """The error of the collective, if what a training function has raised may stand for it; else what it has raised."""
+    is_own = isinstance(raised, (_native.CollectiveError, _native.HostsUpdatedInterrupt))
+    if _covered is None or is_own or not isinstance(raised, Exception):
+        return raised
+    _covered.__cause__ = raised
+    return _covered
 
 
 def on_generation_end(hook: Callable[[], None]) -> None:

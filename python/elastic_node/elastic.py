@@ -77,7 +77,7 @@ def run(
                         state.on_reset()
                     result = func(state, *args, **kwargs)
                 except BaseException as error:
-                    raised = error
+                    raised = _context.uncovered(error)
                 _context.check_process(raised)
                 _context.leaving()
                 session.conclude(raised)

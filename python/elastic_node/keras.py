@@ -1,4 +1,5 @@
-"""Elastic Keras 3 on torch, with Horovod's names: `KerasState`, its callbacks, and an optimiser that averages gradients.
+"""Elastic Keras 3 on torch, JAX or TensorFlow, with Horovod's names: `KerasState`, its callbacks, and an optimiser that averages
+gradients.
 
 ::
 
@@ -13,6 +14,8 @@
             en.keras.CommitStateCallback(state),
         ]
         model.fit(x, y, initial_epoch=state.epoch, epochs=10, callbacks=callbacks)
+
+On TensorFlow the model is compiled with `jit_compile=False`: XLA there calls nothing outside of its own code.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any, Dict, List, Optional, Protocol, Sequence
 
 import keras
 
-from . import _reductions
+from . import _keras_gradients
 from .elastic import ObjectState, State
 
 __all__ = [
@@ -32,8 +35,10 @@ __all__ = [
     "UpdateEpochStateCallback",
 ]
 
-if keras.backend.backend() != "torch":
-    raise ImportError(f"elastic_node.keras is for Keras on torch, this is {keras.backend.backend()}: set KERAS_BACKEND=torch")
+if _keras_gradients.BACKEND not in _keras_gradients.KNOWN:
+    raise ImportError(
+        f"elastic_node.keras is for Keras on {', '.join(_keras_gradients.KNOWN)}, this is {_keras_gradients.BACKEND}: set KERAS_BACKEND"
+    )
 
 
 class CountsBatches(Protocol):
@@ -56,6 +61,9 @@ class KerasState(ObjectState):
         model: built, so that its weights are there; compiled, unless an optimiser is given.
         optimizer: the model's own, if none is given.
         kwargs: everything else, as with `ObjectState`.
+
+    Raises:
+        ValueError: on TensorFlow, the model is compiled by XLA, in which a `DistributedOptimizer` cannot average.
     """
 
     #: Number of epochs that are done, where it is given; `UpdateEpochStateCallback` counts them.
@@ -69,18 +77,46 @@ class KerasState(ObjectState):
         super().__init__(**kwargs)
         self._model = model
         self._optimizer = optimizer or model.optimizer
+        averages = getattr(self._optimizer, "averages_gradients", False)
+        if _keras_gradients.BACKEND == "tensorflow" and averages and model.jit_compile:
+            raise ValueError(
+                "the model's steps are compiled by XLA, which on TensorFlow cannot call the other ranks: give "
+                "model.compile(..., jit_compile=False)"
+            )
         if not self._optimizer.built:
             self._optimizer.build(model.trainable_variables)
 
     def _variables(self) -> List[keras.Variable]:
         return [*self._model.variables, *self._optimizer.variables]
 
+    def commit(self) -> None:
+        self._settle()
+        super().commit()
+
+    def save(self) -> None:
+        self._settle()
+        super().save()
+
+    def _settle(self) -> None:
+        """Waits for the step that JAX computes beside this thread, and gives the model the variables that it makes. If a collective
+        in it fails, that is raised here, and not while the state is captured."""
+        if _keras_gradients.BACKEND == "jax":
+            import jax
+
+            self._model.jax_state_sync()
+            values: Any = [variable.value for variable in self._variables()]
+            jax.block_until_ready(values)  # type: ignore[no-untyped-call]
+
     def capture(self) -> Dict[str, Any]:
+        self._settle()
         values = [keras.ops.convert_to_numpy(variable) for variable in self._variables()]
         return {"values": super().capture(), "variables": values}
 
     def apply(self, content: Dict[str, Any]) -> None:
         super().apply(content["values"])
+        if _keras_gradients.BACKEND == "jax":
+            # What an epoch that was broken off has left: later than this content, or without memory.
+            self._model._jax_state, self._model._jax_state_synced = None, True
         for variable, value in zip(self._variables(), content["variables"]):
             variable.assign(value)
 
@@ -138,6 +174,10 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
     """An optimiser like this one that applies the average of all ranks' gradients. It has the settings of the one given,
     which must be new.
 
+    On JAX and TensorFlow, gradients go through main memory, also from a GPU. On TensorFlow, a model that is compiled by XLA
+    (`jit_compile`) fails at its first step; the error's text names the way out. On JAX each rank is a JAX of one process: the
+    first step of one with `jax.distributed` raises `ValueError`.
+
     Raises:
         ValueError: the optimiser has been used already.
     """
@@ -146,9 +186,12 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
     kind = type(optimizer)
 
     class Averaging(kind):  # type: ignore[misc,valid-type]
+        #: For `KerasState`.
+        averages_gradients = True
+
         def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
             present = [gradient for gradient in grads if gradient is not None]
-            averages = iter(_reductions.grouped_allreduce(present, name="keras gradients")) if present else iter(())
+            averages = iter(_keras_gradients.averages(present, f"gradients of {self.name}"))
             averaged = [None if gradient is None else next(averages) for gradient in grads]
             super().apply(averaged, trainable_variables)
 

@@ -78,7 +78,7 @@ impl Array {
             let (place, _owner) = (MemorySpace::Main, MemoryOwner::Buffer(buffer));
             return Ok(Array { address, length_bytes, elements, place, _owner });
         }
-        let Some((place, tensor)) = Borrowed::of(object, gpu)? else {
+        let Some((place, tensor)) = Borrowed::of(object, writable, gpu)? else {
             let name = object.get_type().name()?;
             let error = format!(
                 "{name} has no memory to share: give a NumPy array, a torch tensor, or another object with \

@@ -1,6 +1,6 @@
 //! DLPack: the protocol by which tensors of torch, JAX and others expose their memory
-//! (<https://dmlc.github.io/dlpack>). This is the unversioned struct, which every producer gives unless another
-//! one is asked for. `array` uses it.
+//! (<https://dmlc.github.io/dlpack>). Producers are asked for the struct of version 1, which says whether the memory may
+//! be written to; those that know none give the unversioned one. `array` uses it.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -40,17 +40,44 @@ struct Tensor {
 }
 
 #[repr(C)]
-struct Managed {
+struct Unversioned {
     tensor: Tensor,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    deleter: Option<unsafe extern "C" fn(*mut Unversioned)>,
+}
+
+#[repr(C)]
+struct Versioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// The struct that a producer gave.
+#[derive(Clone, Copy)]
+enum Managed {
+    Unversioned(NonNull<Unversioned>),
+    Versioned(NonNull<Versioned>),
 }
 
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
-const NAME: &CStr = c"dltensor";
-const USED: &CStr = c"used_dltensor";
+
+/// The version that producers are asked for. Minor versions add nothing that is used here.
+const VERSION: (u32, u32) = (1, 0);
+
+/// The flag of memory that must not be written to.
+const READ_ONLY: u64 = 1;
+/// The flag of memory that is a copy, which the producer does not look at again.
+const IS_COPIED: u64 = 2;
+
+/// The names of capsules: as they are given, and once their tensor is taken over.
+const UNVERSIONED: [&CStr; 2] = [c"dltensor", c"used_dltensor"];
+const VERSIONED: [&CStr; 2] = [c"dltensor_versioned", c"used_dltensor_versioned"];
 
 /// The error for memory of an unsupported device, with advice.
 fn elsewhere((kind, id): (i32, i32), gpu: Option<GroupGpu>) -> PyErr {
@@ -72,7 +99,7 @@ fn elsewhere((kind, id): (i32, i32), gpu: Option<GroupGpu>) -> PyErr {
 
 /// A tensor that its producer has lent; given back when dropped.
 pub(crate) struct Borrowed {
-    managed: NonNull<Managed>,
+    managed: Managed,
 }
 
 #[expect(unsafe_code, reason = "a tensor is not bound to a thread")]
@@ -85,41 +112,41 @@ impl Borrowed {
     /// is queued on the group's stream from here on.
     ///
     /// # Errors
-    /// The exception that the object raised; or its memory is neither in main memory nor on that GPU, or not
-    /// contiguous.
+    /// The exception that the object raised; or its memory is neither in main memory nor on that GPU, not
+    /// contiguous, or not writable where that is needed.
     pub(crate) fn of(
         object: &Bound<'_, PyAny>,
+        writable: bool,
         gpu: Option<GroupGpu>,
     ) -> PyResult<Option<(MemorySpace, Borrowed)>> {
         if !object.hasattr("__dlpack__")? {
             return Ok(None);
         }
         let device: (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
-        let (place, capsule) = match (device, gpu) {
-            ((CPU | CUDA_HOST, _), _) => (MemorySpace::Main, object.call_method0("__dlpack__")?),
+        let (place, stream) = match (device, gpu) {
+            ((CPU | CUDA_HOST, _), _) => (MemorySpace::Main, None),
             ((CUDA, ordinal), Some(gpu)) if ordinal == gpu.ordinal => {
-                let arguments = PyDict::new(object.py());
-                arguments.set_item("stream", gpu.stream)?;
-                (MemorySpace::Gpu, object.call_method("__dlpack__", (), Some(&arguments))?)
+                (MemorySpace::Gpu, Some(gpu.stream))
             }
             _ => return Err(elsewhere(device, gpu)),
         };
-        #[expect(unsafe_code, reason = "the interpreter's interface is C")]
-        // SAFETY: the capsule's name says what it holds; renaming it takes the tensor over, as the
-        // protocol demands.
-        let managed = unsafe {
-            if ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) == 0 {
-                let error = "__dlpack__ gave no capsule of the unversioned protocol";
-                return Err(PyTypeError::new_err(error));
+        let arguments = PyDict::new(object.py());
+        if let Some(stream) = stream {
+            arguments.set_item("stream", stream)?;
+        }
+        let older = arguments.copy()?;
+        arguments.set_item("max_version", VERSION)?;
+        let capsule = match object.call_method("__dlpack__", (), Some(&arguments)) {
+            // Producers of before version 1 do not take the argument.
+            Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
+                object.call_method("__dlpack__", (), Some(&older))?
             }
-            let managed = ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr());
-            ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr());
-            managed.cast::<Managed>()
+            given => given?,
         };
-        let Some(managed) = NonNull::new(managed) else {
-            return Err(PyTypeError::new_err("__dlpack__ gave an empty capsule"));
-        };
-        let borrowed = Borrowed { managed };
+        let borrowed = Borrowed { managed: Managed::take(&capsule)? };
+        if writable {
+            borrowed.check_writable(object)?;
+        }
         let DlpackDevice { kind, id } = borrowed.tensor().device;
         if (kind, id) != device {
             return Err(PyTypeError::new_err("__dlpack__ gave a tensor of another device"));
@@ -135,8 +162,36 @@ impl Borrowed {
         #[expect(unsafe_code, reason = "the producer's struct")]
         // SAFETY: the producer keeps the struct until its deleter is called, which `drop` does.
         unsafe {
-            &self.managed.as_ref().tensor
+            match &self.managed {
+                Managed::Unversioned(managed) => &managed.as_ref().tensor,
+                Managed::Versioned(managed) => &managed.as_ref().tensor,
+            }
         }
+    }
+
+    /// What the producer says of the memory; nothing in the unversioned struct.
+    fn flags(&self) -> u64 {
+        match self.managed {
+            Managed::Unversioned(_) => 0,
+            #[expect(unsafe_code, reason = "the producer's struct")]
+            // SAFETY: as for `tensor`.
+            Managed::Versioned(managed) => unsafe { managed.as_ref().flags },
+        }
+    }
+
+    /// # Errors
+    /// `BufferError`: what is written to the memory would not be seen in the object, or must not be written.
+    fn check_writable(&self, object: &Bound<'_, PyAny>) -> PyResult<()> {
+        let what = match self.flags() {
+            flags if flags & READ_ONLY != 0 => "is read-only",
+            flags if flags & IS_COPIED != 0 => "gave a copy of its memory",
+            _ => return Ok(()),
+        };
+        Err(PyBufferError::new_err(format!(
+            "the {} {what} (its DLPack flags say so), and a collective in place would write to it: take the function without \
+             the underscore, or give a writable copy",
+            object.get_type().name()?
+        )))
     }
 
     fn extents(&self, pointer: *const i64) -> &[i64] {
@@ -180,17 +235,81 @@ impl Borrowed {
     }
 }
 
+impl Managed {
+    /// Takes the tensor in a capsule over, which whoever calls gives back.
+    ///
+    /// # Errors
+    /// `TypeError`: it is no capsule of either protocol. `BufferError`: its version is another one.
+    fn take(capsule: &Bound<'_, PyAny>) -> PyResult<Managed> {
+        if let Some(pointer) = taken(capsule, VERSIONED)? {
+            let managed = Managed::Versioned(pointer.cast());
+            #[expect(unsafe_code, reason = "the producer's struct")]
+            // SAFETY: version and deleter are where they are in each version.
+            let (major, minor) = unsafe {
+                let versioned = pointer.cast::<Versioned>();
+                (versioned.as_ref().major, versioned.as_ref().minor)
+            };
+            if major == VERSION.0 {
+                return Ok(managed);
+            }
+            managed.give_back();
+            let error = format!(
+                "__dlpack__ gave a tensor of DLPack {major}.{minor}, although {}.{} was asked for",
+                VERSION.0, VERSION.1
+            );
+            return Err(PyBufferError::new_err(error));
+        }
+        taken(capsule, UNVERSIONED)?
+            .map(|pointer| Managed::Unversioned(pointer.cast()))
+            .ok_or_else(|| PyTypeError::new_err("__dlpack__ gave no capsule of DLPack"))
+    }
+
+    /// Calls the producer's deleter. Once, and under the interpreter's lock.
+    fn give_back(self) {
+        #[expect(unsafe_code, reason = "the producer's struct")]
+        // SAFETY: `take` has renamed the capsule, so the tensor is ours to give back.
+        unsafe {
+            match self {
+                Managed::Unversioned(managed) => {
+                    if let Some(deleter) = managed.as_ref().deleter {
+                        deleter(managed.as_ptr());
+                    }
+                }
+                Managed::Versioned(managed) => {
+                    if let Some(deleter) = managed.as_ref().deleter {
+                        deleter(managed.as_ptr());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The pointer in a capsule of the first name, which gets the second one; `None` for another capsule or object.
+///
+/// # Errors
+/// `TypeError`: it is empty.
+fn taken(
+    capsule: &Bound<'_, PyAny>,
+    [name, used]: [&CStr; 2],
+) -> PyResult<Option<NonNull<c_void>>> {
+    #[expect(unsafe_code, reason = "the interpreter's interface is C")]
+    // SAFETY: the capsule's name says what it holds; renaming it takes the tensor over, as the protocol demands.
+    let pointer = unsafe {
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) == 0 {
+            return Ok(None);
+        }
+        let pointer = ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr());
+        ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr());
+        pointer
+    };
+    let error = || PyTypeError::new_err("__dlpack__ gave an empty capsule");
+    Ok(Some(NonNull::new(pointer).ok_or_else(error)?))
+}
+
 impl Drop for Borrowed {
     fn drop(&mut self) {
         // Without an interpreter, at its end, the memory need not be given back.
-        callback::attached(|_py| {
-            #[expect(unsafe_code, reason = "the producer's struct")]
-            // SAFETY: the capsule was renamed, so the tensor is ours to give back, once.
-            unsafe {
-                if let Some(deleter) = self.managed.as_ref().deleter {
-                    deleter(self.managed.as_ptr());
-                }
-            }
-        });
+        callback::attached(|_py| self.managed.give_back());
     }
 }

@@ -24,17 +24,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 WORK = ROOT / "target" / "python" / "suites" / "matrix"
 
-FRAMEWORKS = ["transformers", "accelerate", "lightning", "deepspeed"]
+FRAMEWORKS = ["transformers", "accelerate", "lightning", "deepspeed", "jax"]
 
 #: torchrun is gloo under torch's launcher; "restart" is the same script under ours. The others are `elastic_node.integrations`: what
 #: is left waits for a rank in the place of the lost one, or goes on ("survivors").
 LAUNCHERS = ["torchrun", "restart", "in-process", "survivors"]
 
-#: Those without a script of stock software.
-IN_PROCESS = {"in-process", "survivors"}
-
-#: Frameworks without an integration: they are elastic by restart alone.
-ONLY_BY_RESTART = {"deepspeed"}
+#: Frameworks that are elastic by restart alone, with the launchers that start them. JAX finds its ranks under ours; torchrun leaves it no
+#: port for its coordinator.
+ONLY_BY_RESTART = {"deepspeed": {"torchrun", "restart"}, "jax": {"restart"}}
 
 #: How long one training may take, in seconds.
 JOB_S = 600
@@ -62,6 +60,9 @@ def train(framework: str, launcher: str, kills: bool) -> Tuple[Dict[int, float],
     if kills:
         (folder / "kill").touch()
     environment = {**os.environ, "MATRIX_FOLDER": str(folder), "OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
+    if launcher == "torchrun":
+        # A store of its own for each attempt. In torch 2.15 the second attempt may else read the addresses of the first one's ranks.
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     with open(folder / "output.txt", "w") as output:
         job = command(framework, launcher)
         done = subprocess.run(job, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=JOB_S)
@@ -95,7 +96,7 @@ def main() -> int:
             print(f"{framework}: not installed, left out", flush=True)
             continue
         for launcher in arguments.launchers:
-            if launcher in IN_PROCESS and framework in ONLY_BY_RESTART:
+            if launcher not in ONLY_BY_RESTART.get(framework, {launcher}):
                 continue
             losses, seconds = train(framework, launcher, kills=True)
             told = f"{seconds:.1f} s from the kill to the next step"

@@ -234,6 +234,8 @@ def deepspeed_by_restart() -> None:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
+    # Its kernel for ranks that share memory, which ZeRO does not use, would be compiled first, for minutes.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
     rank, size = int(os.environ["RANK"]), ranks()
     model, data = Model(), rows(size)
@@ -253,6 +255,55 @@ def deepspeed_by_restart() -> None:
             note(step, loss.item())
             step += 1
         engine.save_checkpoint(str(FOLDER), client_state={"step": step})
+
+
+def jax_by_restart() -> None:
+    import jax
+    import numpy
+
+    import elastic_node.integrations.jax  # noqa: F401: JAX asks it where the processes are.
+
+    jax.distributed.initialize()
+    from jax.experimental import multihost_utils
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    size, rank = jax.process_count(), jax.process_index()
+    mesh = Mesh(numpy.array(jax.devices()), ("ranks",))
+    by_rank = NamedSharding(mesh, PartitionSpec("ranks"))
+    data = [(row["x"].numpy(), row["labels"].numpy()) for row in rows(size)]
+    weights: Any = {name: tensor.numpy() for name, tensor in Model().state_dict().items()}
+    last, step = last_checkpoint(), 0
+    if last:
+        with numpy.load(last / "weights.npz") as saved:
+            weights, step = {name: saved[name] for name in weights}, int(last.name.partition("-")[2])
+    weights = jax.device_put(weights, NamedSharding(mesh, PartitionSpec()))
+
+    def loss_of(weights: Any, x: Any, labels: Any) -> Any:
+        inner = jax.numpy.tanh(x @ weights["layers.0.weight"].T + weights["layers.0.bias"])
+        outer = inner @ weights["layers.2.weight"].T + weights["layers.2.bias"]
+        return jax.numpy.square(outer[:, 0] - labels).mean()
+
+    @jax.jit
+    def train(weights: Any, x: Any, labels: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(weights, x, labels)
+        return jax.tree.map(lambda weight, gradient: weight - 0.05 * gradient, weights, gradients), loss
+
+    while step < STEPS:
+        for number in range(STEPS_OF_EPOCH):
+            mine = data[(number * size + rank) * BATCH :][:BATCH]
+            columns = [numpy.stack(column) for column in zip(*mine)]
+            die(step)
+            weights, loss = train(weights, *(jax.make_array_from_process_local_data(by_rank, it) for it in columns))
+            note(step, float(loss))
+            step += 1
+        folder = FOLDER / f"checkpoint-{step}"
+        if rank == 0:
+            folder.mkdir(exist_ok=True)
+            arrays = {name: numpy.asarray(weight.addressable_data(0)) for name, weight in weights.items()}
+            numpy.savez(folder / "weights.npz", **arrays)
+            (folder / "whole").touch()
+        multihost_utils.sync_global_devices(folder.name)
+    jax.distributed.shutdown()
 
 
 if __name__ == "__main__":

@@ -92,11 +92,9 @@ fn start_here() -> Job {
     Job::start_program(&["-n", "1", "--mode", "restart"], &argv(&["true"]))
 }
 
-/// The interpreter in `ELASTIC_TEST_PYTHON`, if it has the packages of the backend: torch, and our package for
-/// "elastic".
+/// The interpreter in `ELASTIC_TEST_PYTHON`, if it can run these imports; else the test says that it was skipped.
 #[expect(clippy::print_stderr, reason = "a test that was skipped says so")]
-fn torch(backend: &str) -> Option<String> {
-    let imports = if backend == "elastic" { "import torch, elastic_node" } else { "import torch" };
+pub(crate) fn interpreter_with(imports: &str) -> Option<String> {
     let has_them = |python: &String| {
         let tried = Command::new(python).args(["-c", imports]).stderr(Stdio::null()).status();
         tried.is_ok_and(|status| status.success())
@@ -108,14 +106,22 @@ fn torch(backend: &str) -> Option<String> {
     python
 }
 
+/// The interpreter with the packages of the backend: torch, and our package for "elastic".
+fn torch(backend: &str) -> Option<String> {
+    interpreter_with(if backend == "elastic" {
+        "import torch, elastic_node"
+    } else {
+        "import torch"
+    })
+}
+
 const TORCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/torch_hosts.py");
 
-/// The losses of all ranks, by rank: on two hosts of two, or one of four.
-fn train(network: &Network, hosts: usize, backend: &str, kind: &str, killed: bool) -> Vec<Value> {
-    let python = torch(backend).expect("looked at before");
-    let program = [&python, TORCH, backend, kind, "LOG", "CONTROL"];
+/// The results of all ranks, by rank, of a program that is restarted: on two hosts of two, or one of four. If `killed`, rank 2
+/// is to kill itself once.
+pub(crate) fn train(network: &Network, hosts: usize, program: &[&str], killed: bool) -> Vec<Value> {
     let flags = ["-n", "4", "--min-np", "4", "--max-restarts", "9"];
-    let mut job = start(network.place(2), &flags, &program);
+    let mut job = start(network.place(2), &flags, program);
     if killed {
         job.control("kill.2.0");
     }
@@ -136,12 +142,11 @@ fn losses(results: &[Value]) -> Vec<f64> {
 }
 
 fn assert_trains_as_on_one_host(backend: &str, kind: &str) {
-    if torch(backend).is_none() {
-        return;
-    }
+    let Some(python) = torch(backend) else { return };
     let Some(network) = Network::enter(3) else { return };
-    let on_one = train(&network, 1, backend, kind, false);
-    let on_two = train(&network, 2, backend, kind, true);
+    let program = [&python, TORCH, backend, kind, "LOG", "CONTROL"];
+    let on_one = train(&network, 1, &program, false);
+    let on_two = train(&network, 2, &program, true);
     assert_eq!(losses(&on_two), losses(&on_one), "{on_two:?}");
     for result in [&on_two[0], &on_two[3]] {
         assert_eq!(result["outermost"], 5.0, "the sub-group of the ends: {result}");
@@ -155,6 +160,11 @@ fn assert_trains_as_on_one_host(backend: &str, kind: &str) {
 #[test]
 fn t_12_ddp_over_gloo_trains_across_hosts_as_on_one() {
     assert_trains_as_on_one_host("gloo", "ddp");
+}
+
+#[test]
+fn t_12_fsdp_over_gloo_trains_across_hosts_as_on_one() {
+    assert_trains_as_on_one_host("gloo", "fsdp");
 }
 
 #[test]

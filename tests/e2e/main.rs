@@ -19,6 +19,7 @@ mod escapes;
 #[path = "../../journal/tests/etcd/server.rs"]
 mod etcd;
 mod failures;
+mod framework_hosts;
 mod gpu;
 mod handshakes;
 mod hangs;
