@@ -65,7 +65,8 @@ pub trait Communicator: Send {
     /// Every rank of this group calls it.
     ///
     /// A sub-group has connections, and memory, of its own, so that it may run beside this group. It ends with
-    /// the generation: an abort ends it too.
+    /// the generation: an abort ends it too. Its errors name ranks of this group, and those of a sub-group of a
+    /// sub-group ranks of the group that was split first.
     ///
     /// # Errors
     ///

@@ -33,6 +33,7 @@ mod host_fabric;
 mod link_rates;
 pub mod negotiation;
 mod operation;
+mod part;
 mod quic;
 mod reduce;
 mod shards;

@@ -16,6 +16,7 @@ use crate::error::{CollectiveError, FormError, PeerLoss, WaitDetails};
 use crate::host_fabric::HostFabric;
 use crate::link_rates::LinkRates;
 use crate::operation::HostOperation;
+use crate::part::{PartCommunicator, in_parent};
 use crate::quic::Endpoint;
 use crate::solo::SoloCommunicator;
 use crate::tcp::{GroupSpec, StandingConnections, TcpFabric};
@@ -55,12 +56,24 @@ pub(crate) fn split<B: CpuBackend>(
     colour: Option<u32>,
     key: i32,
 ) -> Result<Option<Box<dyn Communicator>>, CollectiveError> {
+    let part = split_off(parent, colour, key)?;
+    Ok(part.map(|(part, members)| {
+        Box::new(PartCommunicator::new(part, members)) as Box<dyn Communicator>
+    }))
+}
+
+/// The sub-group itself, whose errors name its own ranks, and the rank of each of its members in `parent`.
+pub(crate) fn split_off<B: CpuBackend>(
+    parent: &mut B,
+    colour: Option<u32>,
+    key: i32,
+) -> Result<Option<(Box<dyn Communicator>, Vec<u32>)>, CollectiveError> {
     let GroupMembership { term, generation, rank, world } = parent.membership();
     let (origin, sequence) = match parent.ancestry() {
         Ancestry::Group(origin, sequence) => (origin, sequence),
         Ancestry::Alone(child) => {
             parent.carry_out(signature(0), HostOperation::Barrier)?;
-            return Ok(colour.map(|_| Box::new(child) as Box<dyn Communicator>));
+            return Ok(colour.map(|_| (Box::new(child) as Box<dyn Communicator>, vec![rank])));
         }
     };
     let bound = TcpFabric::bind(SocketAddr::new(origin.address, 0));
@@ -86,11 +99,14 @@ pub(crate) fn split<B: CpuBackend>(
     let place = members.iter().position(|member| *member == rank).unwrap_or_default();
     if members.len() == 1 {
         let solo = SoloCommunicator::of_generation(term, generation, &origin.abort);
-        return Ok(Some(Box::new(solo)));
+        return Ok(Some((Box::new(solo), members)));
     }
     let group = sub_group(&origin.group, &members, place as u32, sequence, colour, &entries);
     let formed = HostFabric::new(fabric).form(&group, &origin.abort);
-    formed.map(Some).map_err(|error| failed(error, &origin.group, sequence, &members))
+    match formed {
+        Ok(part) => Ok(Some((part, members))),
+        Err(error) => Err(failed(error, &origin.group, sequence, &members)),
+    }
 }
 
 /// The signature of the exchange: another than that of the operation that carries it out, so that a rank that does not
@@ -148,17 +164,7 @@ fn failed(error: FormError, parent: &GroupSpec, sequence: u64, members: &[u32]) 
             let operation = OperationKind::Split;
             CollectiveError::DeadlinePassed { operation, sequence, waiting_for, details }
         }
-        FormError::Broken { rank, source } => match *source {
-            CollectiveError::PeerLost { source, .. } => {
-                let in_parent = |rank: u32| members[rank as usize];
-                let source = match source {
-                    PeerLoss::Reported { by } => PeerLoss::Reported { by: in_parent(by) },
-                    source => source,
-                };
-                CollectiveError::PeerLost { rank: in_parent(rank), source }
-            }
-            error => error,
-        },
+        FormError::Broken { source, .. } => in_parent(*source, members),
         FormError::System(error) => CollectiveError::System(Arc::new(error)),
         error => CollectiveError::System(Arc::new(io::Error::other(error))),
     }

@@ -5,6 +5,7 @@ use super::communicator::HierarchicalCommunicator;
 use super::hosts::Hosts;
 use crate::communicator::Communicator;
 use crate::error::FormError;
+use crate::split::split_off;
 use crate::tcp::TcpCommunicator;
 
 /// Lets `form` make each host's group, out of the CPU group of the host's ranks. `hosts` has the number of each rank's
@@ -27,11 +28,11 @@ pub fn form_in_hosts(
         hierarchy.local = hierarchy.local.take().map(form).transpose()?;
         return Ok(group);
     }
-    if !group.as_any_mut().is::<TcpCommunicator>() {
+    let Some(world) = group.as_any_mut().downcast_mut::<TcpCommunicator>() else {
         return Ok(group);
-    }
-    // The ranks of a host that share no memory get connections of their own.
-    let local = group.split(Some(layout.own() as u32), 0)?;
+    };
+    // The ranks of a host that share no memory get connections of their own. The hierarchy translates their errors.
+    let local = split_off(world, Some(layout.own() as u32), 0)?.map(|(local, _)| local);
     let local = local.filter(|local| local.world_size() > 1).map(form).transpose()?;
     match group.into_any().downcast::<TcpCommunicator>() {
         Ok(world) => Ok(Box::new(HierarchicalCommunicator::new(*world, local, layout))),

@@ -39,6 +39,52 @@ fn a_split_orders_ranks_by_key_and_leaves_out_who_has_no_colour() {
 }
 
 #[test]
+fn a_failure_in_a_part_names_the_rank_of_the_world() {
+    for path in Path::ALL {
+        for is_nested in [false, true] {
+            let errors = world(path, 5, LONG, move |communicator, _| {
+                let rank = communicator.rank();
+                // The part has ranks 4, 3, 2 and 1 of the world, and the part of that 3, 2 and 1.
+                let colour = (rank > 0).then_some(0);
+                let mut part = communicator.split(colour, -(rank as i32)).unwrap()?;
+                if is_nested {
+                    part = part.split((rank < 4).then_some(0), 0).unwrap()?;
+                }
+                part.barrier().unwrap();
+                (rank != 2).then(|| part.barrier().unwrap_err())
+            });
+            let errors: Vec<_> = errors.into_iter().flatten().collect();
+            assert_eq!(errors.len(), if is_nested { 2 } else { 3 });
+            for error in errors {
+                let lost = matches!(error, CollectiveError::PeerLost { rank: 2, .. });
+                assert!(lost, "{path:?}, nested: {is_nested}: {error:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn g9_the_deadline_of_a_part_names_the_rank_of_the_world() {
+    for path in Path::ALL {
+        let gate = Arc::new(Barrier::new(3));
+        let errors = world(path, 4, Duration::from_secs(1), move |communicator, _| {
+            let rank = communicator.rank();
+            let mut part = communicator.split((rank > 0).then_some(0), 0).unwrap()?;
+            part.barrier().unwrap();
+            let error = (rank != 3).then(|| part.barrier().unwrap_err());
+            gate.wait();
+            error
+        });
+        for error in errors.into_iter().flatten() {
+            let CollectiveError::DeadlinePassed { waiting_for, .. } = error else {
+                panic!("{path:?}: {error:?}")
+            };
+            assert_eq!(waiting_for, [3], "{path:?}");
+        }
+    }
+}
+
+#[test]
 fn an_abort_of_the_generation_ends_its_sub_groups() {
     for path in Path::ALL {
         world(path, 2, LONG, |communicator, abort| {
