@@ -159,8 +159,10 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         WorkerToDriver::Paused { stamp: of, boundary } => {
             format!("paused in {} at boundary {boundary}", stamp(*of))
         }
-        WorkerToDriver::CollectiveFailed { stamp: of, peer, error } => {
-            format!("a collective of {} failed with rank {}: {error}", stamp(*of), or_none(*peer))
+        WorkerToDriver::CollectiveFailed { stamp: of, peer, told_by, error } => {
+            let told = told_by.map_or_else(String::new, |by| format!(", as rank {by} reports"));
+            let peer = or_none(*peer);
+            format!("a collective of {} failed with rank {peer}{told}: {error}", stamp(*of))
         }
         WorkerToDriver::Moves { stamp: of, bytes } => {
             format!("{} in {}: {} of {} bytes", bytes.work, stamp(*of), bytes.done, bytes.total)

@@ -483,10 +483,21 @@ impl Cluster {
 
     /// A worker reports that it cannot reach another one.
     pub(super) fn accuse(&mut self, reporter: &WorkerId, peer: &WorkerId) {
-        let rank = self.members().iter().position(|member| member == peer);
-        let peer = Some(u32::try_from(rank.expect("it is a member")).expect("a small world"));
         let (stamp, error) = (self.stamp(), "no route to it".to_owned());
-        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, error });
+        let (peer, told_by) = (Some(self.rank_of(peer)), None);
+        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error });
+    }
+
+    /// A worker passes on that `told_by` has reported another one as lost.
+    pub(super) fn pass_on(&mut self, reporter: &WorkerId, told_by: &WorkerId, peer: &WorkerId) {
+        let (stamp, error) = (self.stamp(), "it was reported lost".to_owned());
+        let (peer, told_by) = (Some(self.rank_of(peer)), Some(self.rank_of(told_by)));
+        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error });
+    }
+
+    fn rank_of(&self, worker: &WorkerId) -> u32 {
+        let rank = self.members().iter().position(|member| member == worker);
+        u32::try_from(rank.expect("it is a member")).expect("a small world")
     }
 
     pub(super) fn say(&mut self, worker: &WorkerId, message: WorkerToDriver) {

@@ -308,7 +308,10 @@ fn x_2_an_accused_worker_that_is_out_of_reach_with_its_host_is_not_killed() {
     cluster.core.handle_link(cluster.now, &agent, &LinkEvent::Silent { silent_ms: 1000 });
     let (reporter, stamp) = (cluster.worker("a", 0), cluster.stamp());
     let error = "reset by peer".to_owned();
-    cluster.say(&reporter, WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), error });
+    cluster.say(
+        &reporter,
+        WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), told_by: None, error },
+    );
     cluster.worker_link(&accused, LinkEvent::Silent { silent_ms: 1000 });
     cluster.settle();
     assert_eq!(cluster.sizes, [4, 3], "the others do not wait for it");
@@ -368,7 +371,10 @@ fn a_broken_link_is_explained_by_the_exit_that_follows() {
     cluster.deaf.insert(victim.clone());
     let stamp = cluster.stamp();
     let error = "reset by peer".to_owned();
-    cluster.say(&reporter, WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), error });
+    cluster.say(
+        &reporter,
+        WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), told_by: None, error },
+    );
     cluster.settle();
     assert_eq!(cluster.sizes, [4], "waits for the accused");
     cluster.kill(&victim);
