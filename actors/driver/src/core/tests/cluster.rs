@@ -10,7 +10,7 @@ use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
-    FormationTable, KnownDrivers, LiveWorker, Placement, ProcessActivity, ProcessSight,
+    FormationTable, KnownDrivers, LiveWorker, NodeCount, Placement, ProcessActivity, ProcessSight,
     ProgramError, ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
@@ -297,16 +297,16 @@ impl Cluster {
     }
 
     pub(super) fn rejoin(&mut self, node: &NodeId, slots: u32, live: Vec<LiveWorker>) {
-        self.join_job(node, slots, live, None);
+        self.join_job(node, slots, live, (None, None));
     }
 
-    /// An agent joins that was told to join a job of this name.
+    /// An agent joins that was told to join a job of this name, with so many hosts.
     pub(super) fn join_job(
         &mut self,
         node: &NodeId,
         slots: u32,
         live: Vec<LiveWorker>,
-        run_id: Option<&str>,
+        (run_id, nodes): (Option<&str>, Option<NodeCount>),
     ) {
         let NodeName::Agent(name) = &node.name else { return };
         self.core.handle_link(self.now, node, &LinkEvent::Up);
@@ -316,6 +316,7 @@ impl Cluster {
             role: "default".to_owned(),
             meeting: None,
             run_id: run_id.map(ToOwned::to_owned),
+            nodes,
             live,
         };
         self.core.handle_agent(self.now, node, join);
