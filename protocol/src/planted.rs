@@ -209,6 +209,8 @@ bugs! {
     NoPauseBetweenResets = "resets without progress follow each other without a pause", "driver";
     /// Hosts between which generations break again and again are never parted (G-9).
     QuarrelNeverEnds = "hosts that do not reach each other are never parted", "driver";
+    /// A member that passes on another one's report of a broken link counts as a witness of it (G-9).
+    HearsayCounts = "who passes a report of a broken link on counts as its witness", "driver";
     /// A host is parted from another one although only it holds the highest commit (G-5).
     PartedWithTheCommit = "a host is parted from others with the only commit", "driver";
     /// A worker to which its own system refuses what forming needs is not replaced (G-9).

@@ -188,10 +188,15 @@ impl Handler<LinkChanged> for AgentActor {
                     self.driver = None;
                 }
                 debug!(driver = %changed.peer, ?event, "link");
-                self.with_core(ctx, |core, now| core.handle_link(now, DriverLink::from(&event)));
+                if let Some(change) = DriverLink::of(&event) {
+                    self.with_core(ctx, |core, now| core.handle_link(now, change));
+                }
             }
             // The event is about an earlier driver, which another one has replaced.
-            LinkEvent::Lost { .. } | LinkEvent::Silent { .. } | LinkEvent::Heard => {}
+            LinkEvent::Lost { .. }
+            | LinkEvent::Silent { .. }
+            | LinkEvent::Heard
+            | LinkEvent::OtherVersion { .. } => {}
         }
     }
 }

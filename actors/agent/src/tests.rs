@@ -215,6 +215,7 @@ fn join() -> AgentToDriver {
         role: "default".to_owned(),
         meeting: None,
         run_id: None,
+        nodes: None,
         live: vec![],
     }
 }

@@ -170,6 +170,7 @@ impl CostCluster {
             role: "default".to_owned(),
             meeting: None,
             run_id: None,
+            nodes: None,
             live: Vec::new(),
         };
         Ok([Input::Link(node.clone(), LinkEvent::Up), Input::FromAgent(node, encode(&join)?)])

@@ -8,6 +8,7 @@ use std::time::Duration;
 use elastic_agent::host;
 use elastic_journal::etcd::EtcdAddress;
 use elastic_protocol::HostName;
+use elastic_protocol::messages::NodeCount;
 
 use super::arguments::RunFlags;
 use super::driver_flags::{DriverFlags, LauncherKind};
@@ -111,6 +112,7 @@ pub(super) fn plan_node(run: &RunFlags) -> Result<Option<NodePlan>, CommandFailu
     let mut driver = plan(&flags, &program, bind, LauncherKind::Join, None)?;
     let role = torch.role.clone().unwrap_or_else(|| "default".to_owned());
     of_torch(&mut driver, torch);
+    driver.config.nodes = Some(NodeCount { min: nodes.min, max: nodes.max });
     let slurm = SlurmTask::read(&|name| std::env::var(name).ok())?;
     let named = std::env::var("ELASTIC_HOST").ok();
     let named = named.map(|name| HostName::new(&name).usage("ELASTIC_HOST")).transpose()?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use elastic_agent::host;
 use elastic_protocol::HostName;
+use elastic_protocol::messages::NodeCount;
 
 use super::arguments::RoleArguments;
 use super::failure::{CommandFailure, ResultExt};
@@ -105,6 +106,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) role: String,
     /// The name of the job to join (`--rdzv-id`), if one was given.
     pub(crate) run_id: Option<String>,
+    /// The number of hosts that the job has (`--nnodes`), if it was given.
+    pub(crate) nodes: Option<NodeCount>,
     /// The network interface by which other hosts reach this one, if one was named.
     pub(crate) interface: Option<String>,
     /// Timeout for finding a driver.
@@ -166,6 +169,7 @@ pub(crate) fn plan_worker(arguments: &RoleArguments) -> Result<WorkerPlan, Comma
         slots,
         role,
         run_id: None,
+        nodes: None,
         interface,
         patience: PATIENCE,
         is_launched,

@@ -89,8 +89,8 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
     HostTrials::start(&joined.node, plan.host.clone(), move || route.data_ip(None));
     let watch = HostWatch { lanes, route: processes.route().clone(), meeting };
     let settings = AgentSettings::new(plan.host, plan.slots);
-    let (role, run_id) = (plan.role, plan.run_id);
-    let settings = AgentSettings { role, meeting, run_id, ..settings };
+    let (role, run_id, nodes) = (plan.role, plan.run_id, plan.nodes);
+    let settings = AgentSettings { role, meeting, run_id, nodes, ..settings };
     let processes = Box::new(processes);
     let (tell_end, end) = oneshot::channel();
     let node = joined.node.clone();

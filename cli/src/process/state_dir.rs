@@ -46,6 +46,12 @@ struct Held {
 impl DriverStateDir {
     /// Creates the directory, without these permissions, and locks it.
     pub(crate) fn open(path: &Path, umask: FileUmask) -> Result<Self, CommandFailure> {
+        // The journal's store takes no other names.
+        if path.to_str().is_none() {
+            let message =
+                format!("the name of the state directory {} is not UTF-8", path.display());
+            return Err(CommandFailure::usage(message).hint("give another one with --state-dir"));
+        }
         made(path, umask)?;
         let path = fs::canonicalize(path).failed(failure_text("find", path))?;
         let held = Mutex::new(Held { lock: Some(locked(&path)?), published: None });
@@ -197,6 +203,8 @@ pub(crate) fn state_root() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     use elastic_protocol::{Incarnation, JobId};
@@ -216,6 +224,15 @@ mod tests {
         assert!(error.to_string().contains("another driver"), "{error}");
         drop(first);
         DriverStateDir::open(&path, FileUmask::PRIVATE).expect("free again");
+    }
+
+    #[test]
+    fn s_13_a_name_that_is_not_utf_8_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(OsStr::from_bytes(b"st\xff"));
+        let error = DriverStateDir::open(&path, FileUmask::PRIVATE).expect_err("not UTF-8");
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
+        assert!(!path.exists(), "nothing is left behind");
     }
 
     #[test]

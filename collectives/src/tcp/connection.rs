@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::flow::StreamLane;
 use super::handshake::{HandshakeStage, HandshakeStep, LONGEST, RankIdentity, prefix};
+use super::path::probe_handshake;
 use super::seal::{Seal, SealSecret};
 use super::standing::Left;
 use crate::quic::{QuicSession, Stream};
@@ -98,6 +99,7 @@ impl PendingConnection {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
+        probe_handshake(&socket)?;
         match socket.connect(&SockAddr::from(address)) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(nix::Error::EINPROGRESS as i32) => {}
@@ -154,6 +156,9 @@ impl PendingConnection {
             Some(target) => HandshakeStage::dial(identity, target, nonce(random)?),
             None => (HandshakeStage::Hello, Vec::new()),
         };
+        if target.is_some() && session.is_none() {
+            probe_handshake(&socket)?;
+        }
         // The dialing side waits for the farewell: until then the peer reads for its old generation.
         let (connecting, served) = (false, !parted);
         let (input, filled) = ([0; LONGEST], 0);

@@ -19,6 +19,8 @@ use crate::quic::{QuicSession, SessionTraffic};
 
 /// Unanswered probes of an idle connection before the kernel gives it up.
 const PROBES: u32 = 3;
+/// Silence of a handshake's connection before it is probed, and between two probes: the least that the kernel knows.
+const HANDSHAKE_PROBED: Duration = Duration::from_secs(1);
 /// The unit of the kernel's keepalive settings.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,6 +30,17 @@ pub(super) fn keep_alive(socket: &Socket, deadline: Duration) -> io::Result<()> 
     let part = (deadline / 5).max(SECOND);
     let keepalive =
         TcpKeepalive::new().with_time(part * 2).with_interval(part).with_retries(PROBES);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
+}
+
+/// Enables the kernel's probes on a connection on which a handshake waits for its peer. The peer's kernel answers them
+/// for a peer that is late, and ends a connection whose other end is gone, for example by a reset that has reached that
+/// end alone.
+pub(super) fn probe_handshake(socket: &Socket) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new()
+        .with_time(HANDSHAKE_PROBED)
+        .with_interval(HANDSHAKE_PROBED)
+        .with_retries(PROBES);
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 

@@ -31,6 +31,24 @@ pub struct ProgramError {
     pub at: Option<u64>,
 }
 
+/// The number of hosts of a job that is started on each of them (`--nnodes`).
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct NodeCount {
+    /// Fewest hosts.
+    pub min: u32,
+    /// Most hosts.
+    pub max: u32,
+}
+
+impl fmt::Display for NodeCount {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.min == self.max {
+            true => write!(formatter, "{}", self.max),
+            false => write!(formatter, "{}:{}", self.min, self.max),
+        }
+    }
+}
+
 /// Messages from an agent to the driver.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum AgentToDriver {
@@ -47,6 +65,8 @@ pub enum AgentToDriver {
         meeting: Option<SocketAddr>,
         /// The name of the job that the host was told to join (`--rdzv-id`), if it was told one.
         run_id: Option<String>,
+        /// The number of hosts that the job has (`--nnodes`), if the host was told it.
+        nodes: Option<NodeCount>,
         /// Processes that still live; empty on first contact.
         live: Vec<LiveWorker>,
     },

@@ -58,6 +58,8 @@ pub enum WorkerToDriver {
         /// The rank whose link broke, where one is known. The worker's own rank if its system refused what a
         /// communicator needs.
         peer: Option<u32>,
+        /// The rank that reported that link to this worker; none if this worker has seen it break itself.
+        told_by: Option<u32>,
         /// The communicator's error.
         error: String,
     },

@@ -55,6 +55,7 @@ impl LinkTable {
             LinkEvent::Lost { .. } => {
                 self.sessions.remove(peer);
             }
+            LinkEvent::OtherVersion { .. } => {}
         }
         self.subscribers.retain(Recipient::connected);
         for subscriber in &self.subscribers {

@@ -34,7 +34,7 @@ mod stragglers;
 mod truth;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use elastic_protocol::{HostName, Stamp, Term};
@@ -151,6 +151,8 @@ pub(crate) struct World {
     /// The link of each agent's incarnation.
     agent_links: Vec<u32>,
     groups: BTreeMap<(JobNumber, Stamp), CollectiveGroup>,
+    /// Hosts of whose workers one has failed to reach a worker of the other itself.
+    witnessed: BTreeSet<(HostName, HostName)>,
     data: SampleSet,
     /// Checkpoints that scripts have written to shared storage, by job.
     checkpoints: BTreeMap<JobNumber, TrainedModel>,
@@ -255,6 +257,7 @@ impl World {
             by_incarnation: Vec::new(),
             agent_links: Vec::new(),
             groups: BTreeMap::new(),
+            witnessed: BTreeSet::new(),
             data: SampleSet::new(scenario.length, seed, scenario.plan()),
             checkpoints: BTreeMap::new(),
             storage: SharedStorage::new(seed, options.draws),

@@ -159,8 +159,10 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         WorkerToDriver::Paused { stamp: of, boundary } => {
             format!("paused in {} at boundary {boundary}", stamp(*of))
         }
-        WorkerToDriver::CollectiveFailed { stamp: of, peer, error } => {
-            format!("a collective of {} failed with rank {}: {error}", stamp(*of), or_none(*peer))
+        WorkerToDriver::CollectiveFailed { stamp: of, peer, told_by, error } => {
+            let told = told_by.map_or_else(String::new, |by| format!(", as rank {by} reports"));
+            let peer = or_none(*peer);
+            format!("a collective of {} failed with rank {peer}{told}: {error}", stamp(*of))
         }
         WorkerToDriver::Moves { stamp: of, bytes } => {
             format!("{} in {}: {} of {} bytes", bytes.work, stamp(*of), bytes.done, bytes.total)
@@ -302,6 +304,7 @@ pub(crate) fn link(end: &str, event: &LinkEvent) -> String {
         LinkEvent::Lost { reason, silent_ms } => {
             format!("session lost at the {end} after {silent_ms} ms of silence: {reason}")
         }
+        LinkEvent::OtherVersion { reason } => format!("no session at the {end}: {reason}"),
     }
 }
 

@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, LaneStatus, LiveWorker, OutputSettings,
+    AgentToDriver, DriverToAgent, LaneStatus, LiveWorker, NodeCount, OutputSettings,
 };
 use elastic_protocol::{Deadlines, ExitStatus, HostName, JobId, ProgramSpec, Term, Time, WorkerId};
 
@@ -53,6 +53,9 @@ pub struct AgentSettings {
     /// The name of the job that this host was told to join (`--rdzv-id`), if it was told one. A driver of a job with another name
     /// refuses the host. Default: none.
     pub run_id: Option<String>,
+    /// The number of hosts that the job has (`--nnodes`), if this host was told it. A driver of a job with another number refuses
+    /// the host. Default: none.
+    pub nodes: Option<NodeCount>,
     /// Timeout for the first `AcceptedWelcome`. Default: [`Deadlines::elastic`]'s default, 600 s.
     pub join_within: Duration,
 }
@@ -62,7 +65,7 @@ impl AgentSettings {
     pub fn new(host: HostName, slots: u32) -> Self {
         let role = "default".to_owned();
         let join_within = Deadlines::default().elastic;
-        Self { host, slots, role, meeting: None, run_id: None, join_within }
+        Self { host, slots, role, meeting: None, run_id: None, nodes: None, join_within }
     }
 }
 
@@ -199,9 +202,9 @@ impl AgentCore {
                 for process in self.processes_mut() {
                     process.announced = process.pid.is_some();
                 }
-                let AgentSettings { host, slots, role, meeting, run_id, .. } =
+                let AgentSettings { host, slots, role, meeting, run_id, nodes, .. } =
                     self.settings.clone();
-                self.send(AgentToDriver::Join { host, slots, role, meeting, run_id, live });
+                self.send(AgentToDriver::Join { host, slots, role, meeting, run_id, nodes, live });
             }
             DriverLink::Silent { silent_ms } => {
                 // The session may recover. Until then this host counts as alone, as without a session.

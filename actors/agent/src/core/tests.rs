@@ -101,6 +101,7 @@ fn join() -> AgentOutput {
         role: "default".to_owned(),
         meeting: None,
         run_id: None,
+        nodes: None,
         live: vec![],
     })
 }

@@ -31,7 +31,9 @@ impl DriverCore {
     /// Handles an agent's message.
     pub fn handle_agent(&mut self, now: Time, from: &NodeId, message: AgentToDriver) {
         let NodeName::Agent(host) = &from.name else { return self.drop_message() };
-        if let AgentToDriver::Join { host: name, slots, role, meeting, run_id, live } = message {
+        if let AgentToDriver::Join { host: name, slots, role, meeting, run_id, nodes, live } =
+            message
+        {
             if name == *host {
                 if let (Some(ours), Some(theirs)) = (&self.config.run_id, &run_id)
                     && ours != theirs
@@ -39,6 +41,14 @@ impl DriverCore {
                     let theirs = shorten(theirs);
                     let reason = format!(
                         "this is the job {ours}, and --rdzv-id names {theirs}: give another job another --rdzv-endpoint"
+                    );
+                    return self.refuse(from, host, &reason);
+                }
+                if let (Some(ours), Some(theirs)) = (self.config.nodes, nodes)
+                    && ours != theirs
+                {
+                    let reason = format!(
+                        "this job has --nnodes {ours}, and this host was told --nnodes {theirs}: give the same on every node"
                     );
                     return self.refuse(from, host, &reason);
                 }
@@ -112,13 +122,17 @@ impl DriverCore {
             return;
         };
         let leaves = agent.dismissed || self.round.phase().is_over();
-        self.roster.set_agent_link(host, PeerLink::after(event));
+        let Some(link) = PeerLink::after(event) else { return };
+        self.roster.set_agent_link(host, link);
         match event {
             LinkEvent::Lost { .. } if leaves => self.forget_agent(now, host),
             LinkEvent::Lost { reason, silent_ms } => {
                 self.handle_host_lost(now, host, &reason.to_string(), *silent_ms);
             }
-            LinkEvent::Up | LinkEvent::Heard | LinkEvent::Silent { .. } => {}
+            LinkEvent::Up
+            | LinkEvent::Heard
+            | LinkEvent::Silent { .. }
+            | LinkEvent::OtherVersion { .. } => {}
         }
     }
 

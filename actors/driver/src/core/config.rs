@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::DataPlane;
-use elastic_protocol::messages::OutputSettings;
+use elastic_protocol::messages::{NodeCount, OutputSettings};
 use elastic_protocol::{Deadlines, InvalidDeadlines, ProgramSpec};
 use serde::{Deserialize, Serialize};
 
@@ -208,6 +208,9 @@ pub struct DriverConfig {
     pub output: OutputSettings,
     /// Name of the job for scripts of torch (`TORCHELASTIC_RUN_ID`); none: the job's id.
     pub run_id: Option<String>,
+    /// Number of hosts, where the job is started on each of them (`--nnodes`): a host that was told another one is refused.
+    #[serde(default)]
+    pub nodes: Option<NodeCount>,
     /// Address at which workers reach the driver (`ELASTIC_DRIVER`).
     pub driver_address: String,
 }
@@ -326,6 +329,7 @@ impl DriverConfig {
             program,
             output: OutputSettings::default(),
             run_id: None,
+            nodes: None,
             driver_address: String::new(),
         }
     }

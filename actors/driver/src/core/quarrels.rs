@@ -12,15 +12,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_host_manager::{HostEntry, HostFault, HostState};
-use elastic_protocol::job::shorten;
 use elastic_protocol::messages::UnreachableHost;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
+use self::accusations::Accusations;
 use super::DriverCore;
 use super::output::EventKind;
 use super::phase::FormedGeneration;
+
+mod accusations;
 
 /// Generations in a row that break between two hosts before one of them is left out.
 const BREAKS_MAX: u32 = 3;
@@ -31,9 +33,8 @@ const REMEMBERED_MAX: usize = 4096;
 /// Accusations between members, and counts of breaks between hosts.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Quarrels {
-    /// Reporter and peer of each broken link in the generation formed last, with the report.
-    #[serde(with = "crate::recording::readable::pairs")]
-    accusations: BTreeMap<(WorkerId, WorkerId), String>,
+    /// The broken links that were reported in the generation formed last.
+    accusations: Accusations,
     /// Paths between two hosts, the lesser name first, over which generations broke in a row.
     #[serde(with = "crate::recording::readable::pairs")]
     breaks: BTreeMap<HostPair, BrokenPath>,
@@ -66,10 +67,16 @@ enum BrokenOutcome {
 }
 
 impl Quarrels {
-    /// Notes that a member could not reach a peer.
-    pub(crate) fn note(&mut self, reporter: &WorkerId, peer: &WorkerId, error: &str) {
+    /// Notes that a member could not reach a peer, or was told by another member that this one could not.
+    pub(crate) fn note(
+        &mut self,
+        reporter: &WorkerId,
+        peer: &WorkerId,
+        told_by: Option<WorkerId>,
+        error: &str,
+    ) {
         if self.accusations.len() < REMEMBERED_MAX {
-            self.accusations.insert((reporter.clone(), peer.clone()), shorten(error));
+            self.accusations.note(reporter, peer, told_by, error);
         }
     }
 
@@ -85,7 +92,7 @@ impl Quarrels {
             let hosts = hosts_of(ended);
             self.breaks.retain(|(one, other), _| !hosts.contains(one) || !hosts.contains(other));
         }
-        let mut accusations = std::mem::take(&mut self.accusations);
+        let mut accusations = std::mem::take(&mut self.accusations).of_witnesses();
         accusations.retain(|(reporter, peer), _| {
             let go_on = members.contains(reporter) && members.contains(peer);
             // While a generation trains, members of a host report each other for many reasons.

@@ -35,8 +35,8 @@ impl DriverCore {
             WorkerToDriver::Paused { stamp, boundary } => {
                 self.handle_paused(now, &worker, stamp, boundary);
             }
-            WorkerToDriver::CollectiveFailed { stamp, peer, error } => {
-                self.handle_collective_failed(now, worker, stamp, peer, error);
+            WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error } => {
+                self.handle_collective_failed(now, worker, stamp, (peer, told_by), error);
             }
             WorkerToDriver::Progress { stamp, step, note, reported, steps, links, digests } => {
                 if self.round.stamp() != Some(stamp) {
@@ -89,11 +89,14 @@ impl DriverCore {
 
     pub(crate) fn handle_worker_link(&mut self, now: Time, peer: &NodeId, event: &LinkEvent) {
         let Some(worker) = peer.as_worker() else { return };
+        if let LinkEvent::OtherVersion { reason } = event {
+            return self.handle_other_version(now, &worker, reason);
+        }
         let agent_is_heard = self.roster.is_host_heard(&worker.host);
-        let link = PeerLink::after(event);
+        let Some(link) = PeerLink::after(event) else { return };
         let Some(record) = self.roster.set_worker_link(&worker, link) else { return };
         match event {
-            LinkEvent::Up => {}
+            LinkEvent::Up | LinkEvent::OtherVersion { .. } => {}
             LinkEvent::Heard => self.handle_heard_again(now, &worker),
             LinkEvent::Silent { silent_ms } => {
                 if agent_is_heard {
@@ -248,30 +251,32 @@ impl DriverCore {
         now: Time,
         worker: WorkerId,
         stamp: Stamp,
-        peer: Option<u32>,
+        (peer, told_by): (Option<u32>, Option<u32>),
         error: String,
     ) {
         if self.round.stamp() != Some(stamp) || !self.round.is_member(&worker) {
             return self.drop_message();
         }
-        let peer = self
-            .round
-            .current()
-            .and_then(|current| Some(current.assignment.member(peer?)?.worker.clone()));
+        let member = |rank: Option<u32>| {
+            let current = self.round.current()?;
+            Some(current.assignment.member(rank?)?.worker.clone())
+        };
+        let (peer, told_by) = (member(peer), member(told_by));
         if peer.as_ref() == Some(&worker) {
             return self.handle_refused_by_its_system(now, worker, &error);
         }
         if let Some(peer) = &peer
             && let Some(link) = self.roster.accuse(peer)
         {
-            self.quarrels.note(&worker, peer, &error);
+            self.quarrels.note(&worker, peer, told_by.clone(), &error);
             // A worker whose host is heard is given two more beats.
             if link == PeerLink::Silent && !self.roster.is_host_heard(&peer.host) {
                 self.handle_silent_worker(now, peer, self.silent_ms());
             }
         }
         if self.round.phase().is_generation_active() {
-            let cause = ResetCause::PeerBroken { reporter: worker, peer, error };
+            let reporter = told_by.unwrap_or(worker);
+            let cause = ResetCause::PeerBroken { reporter, peer, error };
             self.accuse_generation(cause, now);
         }
     }

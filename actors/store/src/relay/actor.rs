@@ -270,7 +270,10 @@ impl Handler<LinkChanged> for Relay {
                 self.driver = None;
                 self.core.handle_lost();
             }
-            LinkEvent::Lost { .. } | LinkEvent::Silent { .. } | LinkEvent::Heard => {}
+            LinkEvent::Lost { .. }
+            | LinkEvent::Silent { .. }
+            | LinkEvent::Heard
+            | LinkEvent::OtherVersion { .. } => {}
         }
         self.drain(ctx);
     }

@@ -62,6 +62,7 @@ pub(crate) fn run_node(mut plan: NodePlan, log: &str) -> Result<(), CommandFailu
                 slots: plan.slots,
                 role: plan.role,
                 run_id: plan.driver.config.run_id,
+                nodes: plan.driver.config.nodes,
                 interface: plan.interface,
                 patience: plan.patience,
                 is_launched: false,

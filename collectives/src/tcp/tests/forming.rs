@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::TcpCommunicator;
 use super::super::link::StreamLink;
@@ -12,7 +12,9 @@ use super::{KEY, LONG, fabric, fabrics, form, group, spawn};
 use crate::wire::{
     HELLO_LENGTH, HandshakeRefusal, HandshakeReply, REPLY_LENGTH, RankHello, SIGNED_LENGTH,
 };
-use crate::{AbortHandle, CommunicatorExt, DataPlane, FormError, GroupSpec, ReduceOp};
+use crate::{
+    AbortHandle, CommunicatorExt, DEFAULT_STREAMS, DataPlane, FormError, GroupSpec, ReduceOp,
+};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -269,6 +271,51 @@ fn g9_a_peer_behind_a_path_that_was_silent_is_not_waited_for_as_long() {
     let FormError::DeadlinePassed { missing } = error else { panic!("{error}") };
     let ranks: Vec<_> = missing.iter().map(|peer| peer.rank).collect();
     assert_eq!(ranks, [0], "rank 2 is late, and nothing is known against its path");
+}
+
+/// Closes a connection without telling the other end, as if a reset had reached this end alone.
+#[expect(unsafe_code, reason = "TCP_REPAIR has no safe wrapper")]
+fn forget(socket: socket2::Socket) -> std::io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = size_of_val(&on) as libc::socklen_t;
+    let descriptor = socket.as_raw_fd();
+    // SAFETY: the kernel reads `length` bytes of `on`.
+    let result = unsafe {
+        libc::setsockopt(
+            descriptor,
+            libc::IPPROTO_TCP,
+            libc::TCP_REPAIR,
+            (&raw const on).cast(),
+            length,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that was skipped says so")]
+fn a_handshake_whose_other_end_was_reset_is_dialed_again_within_seconds() {
+    let (mut fabrics, addresses) = fabrics(2);
+    let (second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
+    let abort = AbortHandle::new().unwrap();
+    // The forming's own deadline is `LONG`.
+    let dialing = form(second, group(1, 1, &addresses), &abort);
+    first.listener.set_nonblocking(false).unwrap();
+    for _ in 0..DEFAULT_STREAMS {
+        let (accepted, _) = first.listener.accept().unwrap();
+        (&accepted).read_exact(&mut [0; HELLO_LENGTH]).unwrap();
+        if let Err(error) = forget(accepted) {
+            eprintln!("skipped: TCP_REPAIR is not permitted here ({error})");
+            abort.abort(1, 1, "skipped");
+            return drop(dialing.join().unwrap());
+        }
+    }
+    first.listener.set_nonblocking(true).unwrap();
+    let began = Instant::now();
+    let accepting = form(first, group(1, 0, &addresses), &abort);
+    dialing.join().unwrap().unwrap();
+    accepting.join().unwrap().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[test]

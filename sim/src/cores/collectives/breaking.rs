@@ -25,8 +25,31 @@ impl World {
                 (generation.generation.0, u64::from(rank)),
                 String::new,
             );
-            let peer = self.peer_of_broken_link(process, rank);
-            self.collective_failed(process, peer, "connection reset by peer");
+            let peers = (self.peer_of_broken_link(process, rank), self.witness_of(process, rank));
+            self.collective_failed(process, peers, "connection reset by peer");
+        }
+    }
+
+    /// The rank from which a process has it that the links to this rank have broken: every second one hears it from the
+    /// first that has seen it.
+    fn witness_of(&mut self, process: u32, broken: u32) -> Option<u32> {
+        let entry = &self.processes[process as usize];
+        let (own, generation) = (entry.program.rank, entry.program.generation);
+        let group = self.groups.get_mut(&(entry.job, generation))?;
+        if own == broken {
+            return None;
+        }
+        let witness = *group.witness.get_or_insert(own);
+        (witness != own && own % 2 == 1).then_some(witness)
+    }
+
+    /// Notes that a process itself has failed to reach a rank.
+    pub(in crate::cores) fn note_witness(&mut self, process: u32, peer: Option<u32>) {
+        let entry = &self.processes[process as usize];
+        let group = self.groups.get(&(entry.job, entry.program.generation));
+        let peer = group.zip(peer).and_then(|(group, rank)| group.members.get(rank as usize));
+        if let Some(peer) = peer.and_then(|peer| self.processes.get(*peer as usize)) {
+            self.witnessed.insert((entry.id.host.clone(), peer.id.host.clone()));
         }
     }
 

@@ -49,7 +49,7 @@ impl World {
         let waited_for = self.who_is_missing(job, generation, operation, own);
         let number = generation.generation.0;
         self.record(TraceKind::Overdue, place, (number, u64::from(operation)), String::new);
-        self.collective_failed(process, waited_for, "its deadline has passed");
+        self.collective_failed(process, (waited_for, None), "its deadline has passed");
     }
 
     /// Whether another member of the group that a process forms is on its host.

@@ -41,6 +41,8 @@ pub(super) struct CollectiveGroup {
     operations: VecDeque<CollectiveOperation>,
     /// The rank whose link broke.
     broken: Option<u32>,
+    /// The first rank that has seen it break; others pass its report on.
+    witness: Option<u32>,
 }
 
 impl CollectiveGroup {
@@ -100,8 +102,8 @@ impl World {
             .iter()
             .position(|member| *member != NONE && self.is_known_dead(*member))
             .map(|rank| rank as u32);
-        let group =
-            CollectiveGroup { members, root, shared: None, operations: VecDeque::new(), broken };
+        let (shared, operations, witness) = (None, VecDeque::new(), None);
+        let group = CollectiveGroup { members, root, shared, operations, broken, witness };
         self.groups.insert((job, generation), group);
         if self.groups.len() > GROUPS_KEPT {
             self.groups.pop_first();
@@ -171,7 +173,7 @@ impl World {
         let host = &mut self.hosts[entry.host as usize];
         if operation == 0 && host.no_forming != [0; 2] {
             let rank = Some(program.rank).filter(|_| host.no_forming[1] > 0);
-            return self.collective_failed(process, rank, REFUSAL);
+            return self.collective_failed(process, (rank, None), REFUSAL);
         }
         let is_apart = operation == 0 && host.no_loopback > 0 && self.has_neighbour(process);
         let host = &mut self.hosts[entry.host as usize];

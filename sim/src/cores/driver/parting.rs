@@ -31,6 +31,9 @@ impl World {
     /// # Errors
     /// A generation is formed although nothing has followed from what came before.
     pub(super) fn check_parting(&mut self, kind: &EventKind) -> Result<(), String> {
+        if let EventKind::HostUnreachable(report) = kind {
+            self.check_witness(report)?;
+        }
         match kind {
             EventKind::HostUnreachable(report) if report.breaks >= BREAKS_MAX => {
                 self.driver.parting.quarrel = Some(report.clone());
@@ -62,6 +65,15 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Checks that a worker of the host that is said not to reach another one has seen this itself.
+    fn check_witness(&self, report: &UnreachableHost) -> Result<(), String> {
+        let UnreachableHost { from, to, .. } = report;
+        if self.witnessed.contains(&(from.clone(), to.clone())) {
+            return Ok(());
+        }
+        Err(format!("G-9: {from} is said not to reach {to}, and was only told so by others"))
     }
 
     /// Whether other members of the generation hold as much as this worker, stay, and are heard for long.

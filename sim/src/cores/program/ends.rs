@@ -91,11 +91,12 @@ impl World {
         }
     }
 
-    /// A collective has failed at this thread: reports it and rolls back.
+    /// A collective has failed at this thread: reports it with the rank to blame and the rank that has told of it, and
+    /// rolls back.
     pub(in crate::cores) fn collective_failed(
         &mut self,
         process: u32,
-        peer: Option<u32>,
+        (peer, told_by): (Option<u32>, Option<u32>),
         why: &str,
     ) {
         if self.processes[process as usize].is_script {
@@ -104,7 +105,11 @@ impl World {
         let program = self.program(process);
         let stamp = program.stamp;
         if program.aborted < stamp {
-            let event = TrainingEvent::CollectiveFailed { stamp, peer, error: why.to_owned() };
+            if told_by.is_none() {
+                self.note_witness(process, peer);
+            }
+            let error = why.to_owned();
+            let event = TrainingEvent::CollectiveFailed { stamp, peer, told_by, error };
             self.tell_event(process, event);
         }
         self.roll_back(process);

@@ -125,7 +125,8 @@ impl World {
         let entry = &self.processes[process as usize];
         if entry.address != self.hosts[entry.host as usize].address {
             self.program(process).placement = Some(placement);
-            return self.collective_failed(process, None, "its host has another address");
+            let why = "its host has another address";
+            return self.collective_failed(process, (None, None), why);
         }
         self.join_group(process, &placement);
         self.program(process).placement = Some(placement);

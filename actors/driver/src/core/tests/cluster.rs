@@ -10,7 +10,7 @@ use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
-    FormationTable, KnownDrivers, LiveWorker, Placement, ProcessActivity, ProcessSight,
+    FormationTable, KnownDrivers, LiveWorker, NodeCount, Placement, ProcessActivity, ProcessSight,
     ProgramError, ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
@@ -297,16 +297,16 @@ impl Cluster {
     }
 
     pub(super) fn rejoin(&mut self, node: &NodeId, slots: u32, live: Vec<LiveWorker>) {
-        self.join_job(node, slots, live, None);
+        self.join_job(node, slots, live, (None, None));
     }
 
-    /// An agent joins that was told to join a job of this name.
+    /// An agent joins that was told to join a job of this name, with so many hosts.
     pub(super) fn join_job(
         &mut self,
         node: &NodeId,
         slots: u32,
         live: Vec<LiveWorker>,
-        run_id: Option<&str>,
+        (run_id, nodes): (Option<&str>, Option<NodeCount>),
     ) {
         let NodeName::Agent(name) = &node.name else { return };
         self.core.handle_link(self.now, node, &LinkEvent::Up);
@@ -316,6 +316,7 @@ impl Cluster {
             role: "default".to_owned(),
             meeting: None,
             run_id: run_id.map(ToOwned::to_owned),
+            nodes,
             live,
         };
         self.core.handle_agent(self.now, node, join);
@@ -483,10 +484,21 @@ impl Cluster {
 
     /// A worker reports that it cannot reach another one.
     pub(super) fn accuse(&mut self, reporter: &WorkerId, peer: &WorkerId) {
-        let rank = self.members().iter().position(|member| member == peer);
-        let peer = Some(u32::try_from(rank.expect("it is a member")).expect("a small world"));
         let (stamp, error) = (self.stamp(), "no route to it".to_owned());
-        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, error });
+        let (peer, told_by) = (Some(self.rank_of(peer)), None);
+        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error });
+    }
+
+    /// A worker passes on that `told_by` has reported another one as lost.
+    pub(super) fn pass_on(&mut self, reporter: &WorkerId, told_by: &WorkerId, peer: &WorkerId) {
+        let (stamp, error) = (self.stamp(), "it was reported lost".to_owned());
+        let (peer, told_by) = (Some(self.rank_of(peer)), Some(self.rank_of(told_by)));
+        self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error });
+    }
+
+    fn rank_of(&self, worker: &WorkerId) -> u32 {
+        let rank = self.members().iter().position(|member| member == worker);
+        u32::try_from(rank.expect("it is a member")).expect("a small world")
     }
 
     pub(super) fn say(&mut self, worker: &WorkerId, message: WorkerToDriver) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{AgentToDriver, Ballot, LiveWorker, WorkerToDriver};
+use elastic_protocol::messages::{AgentToDriver, Ballot, LiveWorker, NodeCount, WorkerToDriver};
 use elastic_protocol::{
     ExitStatus, Incarnation, JobOutcome, NodeId, NodeName, ResetCause, WorkerId,
 };
@@ -308,7 +308,10 @@ fn x_2_an_accused_worker_that_is_out_of_reach_with_its_host_is_not_killed() {
     cluster.core.handle_link(cluster.now, &agent, &LinkEvent::Silent { silent_ms: 1000 });
     let (reporter, stamp) = (cluster.worker("a", 0), cluster.stamp());
     let error = "reset by peer".to_owned();
-    cluster.say(&reporter, WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), error });
+    cluster.say(
+        &reporter,
+        WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), told_by: None, error },
+    );
     cluster.worker_link(&accused, LinkEvent::Silent { silent_ms: 1000 });
     cluster.settle();
     assert_eq!(cluster.sizes, [4, 3], "the others do not wait for it");
@@ -368,7 +371,10 @@ fn a_broken_link_is_explained_by_the_exit_that_follows() {
     cluster.deaf.insert(victim.clone());
     let stamp = cluster.stamp();
     let error = "reset by peer".to_owned();
-    cluster.say(&reporter, WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), error });
+    cluster.say(
+        &reporter,
+        WorkerToDriver::CollectiveFailed { stamp, peer: Some(3), told_by: None, error },
+    );
     cluster.settle();
     assert_eq!(cluster.sizes, [4], "waits for the accused");
     cluster.kill(&victim);
@@ -439,10 +445,67 @@ fn t_11_a_host_that_was_told_to_join_another_job_is_refused() {
     {
         let name = NodeName::Agent(host(&format!("c{number}")));
         let node = NodeId { name, incarnation: Incarnation(90) };
-        cluster.join_job(&node, 1, Vec::new(), run_id);
+        cluster.join_job(&node, 1, Vec::new(), (run_id, None));
         assert_eq!(cluster.refused.len(), refused, "{run_id:?}");
     }
     assert!(cluster.refused[0].contains("this is the job one"), "{:?}", cluster.refused);
+}
+
+#[test]
+fn t_2_a_host_that_was_told_another_number_of_hosts_is_refused_with_both() {
+    let two = NodeCount { min: 2, max: 2 };
+    let mut cluster = two_by_two(|config| config.nodes = Some(two));
+    let told = [None, Some(two), Some(NodeCount { min: 2, max: 4 })];
+    for (number, (nodes, refused)) in told.into_iter().zip([0, 0, 1]).enumerate() {
+        let name = NodeName::Agent(host(&format!("c{number}")));
+        let node = NodeId { name, incarnation: Incarnation(90) };
+        cluster.join_job(&node, 1, Vec::new(), (None, nodes));
+        assert_eq!(cluster.refused.len(), refused, "{nodes:?}");
+    }
+    let reason = &cluster.refused[0];
+    assert!(reason.contains("--nnodes 2,") && reason.contains("--nnodes 2:4"), "{reason}");
+}
+
+/// The words of a driver that refuses a worker of another version.
+const VERSIONS: &str = "this is elastic-node 2; the node is elastic-node 1";
+
+#[test]
+fn g_10_a_library_of_another_version_everywhere_ends_the_job_at_once_with_both_versions() {
+    let mut cluster = Cluster::new(|config| {
+        config.min_np = Some(2);
+        config.hosts_join = false;
+    });
+    cluster.slow_start = true;
+    cluster.add_host("a", 2);
+    for slot in [0, 1] {
+        assert_eq!(cluster.result, None, "the other slot may be well");
+        let worker = cluster.worker("a", slot);
+        cluster.worker_link(&worker, LinkEvent::OtherVersion { reason: VERSIONS.to_owned() });
+        cluster.exit(&worker, ExitStatus::Code(1));
+    }
+    let result = cluster.result.as_ref().expect("it would not do better");
+    assert!(result.reason.contains(VERSIONS), "{result:?}");
+    assert!(cluster.failed_hosts.is_empty(), "no host is at fault");
+}
+
+#[test]
+fn a_host_whose_library_is_of_another_version_is_not_blamed_and_tried_again() {
+    let mut cluster = two_by_two(|config| config.min_np = Some(1));
+    cluster.slow_start = true;
+    let victim = cluster.worker("a", 0);
+    cluster.exit(&victim, ExitStatus::Signal(9));
+    let mut before = victim;
+    for _attempt in 0..6 {
+        cluster.pass(Duration::from_secs(40));
+        let worker = cluster.worker("a", 0);
+        assert_ne!(worker, before, "the library may have been replaced meanwhile");
+        cluster.worker_link(&worker, LinkEvent::OtherVersion { reason: VERSIONS.to_owned() });
+        cluster.exit(&worker, ExitStatus::Code(1));
+        before = worker;
+    }
+    assert!(cluster.failed_hosts.is_empty());
+    assert_eq!(cluster.result, None);
+    assert_eq!(cluster.sizes.last(), Some(&3), "the others train");
 }
 
 #[test]

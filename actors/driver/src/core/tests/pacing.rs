@@ -28,7 +28,7 @@ impl Cluster {
     /// Has a worker's collective fail; the worker names this rank.
     fn fail(&mut self, worker: &WorkerId, peer: Option<u32>) {
         let (stamp, error) = (self.stamp(), "too many open files".to_owned());
-        self.say(worker, WorkerToDriver::CollectiveFailed { stamp, peer, error });
+        self.say(worker, WorkerToDriver::CollectiveFailed { stamp, peer, told_by: None, error });
     }
 
     /// Lets every generation fail as soon as it runs, for this long.

@@ -115,6 +115,37 @@ fn who_quarrels_with_most_is_left_out() {
     assert_eq!(cluster.sizes.last(), Some(&6));
 }
 
+#[test]
+fn who_only_passes_a_report_on_is_no_witness_and_its_host_has_no_part_in_the_quarrel() {
+    let mut cluster = of(&["a", "b", "c", "d"], 2);
+    for _ in 0..3 {
+        let worker = |name: &str| cluster.worker(name, 0);
+        let (one, two, three, four) = (worker("a"), worker("b"), worker("c"), worker("d"));
+        // The last hears it from one that was told itself, and before that one says so.
+        cluster.pass_on(&four, &three, &two);
+        cluster.pass_on(&three, &one, &two);
+        cluster.accuse(&one, &two);
+        cluster.settle();
+        cluster.pass(Duration::from_secs(1));
+        let told = std::mem::take(&mut cluster.unreachable);
+        let paths: Vec<_> = told.iter().map(|it| (it.from.as_str(), it.to.as_str())).collect();
+        assert_eq!(paths, [("a", "b")]);
+    }
+    assert_eq!(cluster.failed_hosts, [host("b")]);
+}
+
+#[test]
+fn a_witness_whose_own_report_does_not_come_is_known_by_those_who_pass_it_on() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    let worker = |name: &str| cluster.worker(name, 0);
+    let (one, two, three) = (worker("a"), worker("b"), worker("c"));
+    cluster.pass_on(&three, &one, &two);
+    cluster.settle();
+    let told = &cluster.unreachable;
+    let paths: Vec<_> = told.iter().map(|it| (it.from.as_str(), it.to.as_str())).collect();
+    assert_eq!(paths, [("a", "b")]);
+}
+
 /// Breaks a generation before it has formed: the workers of `apart` do not reach each other, and the first of `other`
 /// waits for them.
 fn part_workers_of(cluster: &mut Cluster, apart: &str, other: &str) {

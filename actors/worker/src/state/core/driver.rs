@@ -184,7 +184,7 @@ impl StateCore {
                 placement.step,
                 held.map_or_else(|| "no commit".to_owned(), |step| format!("step {step}")),
             );
-            self.report_failure(None, error);
+            self.report_failure(error);
             return;
         }
         self.training = ThreadState::Syncing;
@@ -193,9 +193,10 @@ impl StateCore {
     }
 
     /// Ends the generation at this worker because of a local failure, and reports it to the driver.
-    fn report_failure(&mut self, peer: Option<u32>, error: String) {
-        let reason = error.clone();
-        self.tell_driver(WorkerToDriver::CollectiveFailed { stamp: self.stamp, peer, error });
+    fn report_failure(&mut self, error: String) {
+        let (stamp, reason) = (self.stamp, error.clone());
+        let (peer, told_by) = (None, None);
+        self.tell_driver(WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error });
         self.end_generation(&reason);
     }
 
@@ -271,7 +272,7 @@ impl StateCore {
             "reached boundary {boundary} beyond the agreed stop at {}: the ranks do not commit alike",
             self.pause.stop_at.unwrap_or_default(),
         );
-        self.report_failure(None, error);
+        self.report_failure(error);
     }
 
     /// The training thread saw the pause flag at this boundary and asks.

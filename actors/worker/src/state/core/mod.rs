@@ -191,6 +191,7 @@ impl StateCore {
                 }
             }
             LinkEvent::Heard => self.silent_since = None,
+            LinkEvent::OtherVersion { .. } => {}
         }
         self.note_waiting(now);
     }

@@ -63,6 +63,8 @@ pub enum TrainingEvent {
         stamp: Stamp,
         /// The rank whose link broke, if it is known.
         peer: Option<u32>,
+        /// The rank that reported that link to this one, if one did.
+        told_by: Option<u32>,
         /// The communicator's error.
         error: String,
     },

@@ -260,7 +260,7 @@ impl World {
 
     fn breaks(&mut self, stamp: Stamp) {
         let error = "broken".to_owned();
-        let event = TrainingEvent::CollectiveFailed { stamp, peer: None, error };
+        let event = TrainingEvent::CollectiveFailed { stamp, peer: None, told_by: None, error };
         self.core.handle_training(self.now, event);
         self.rest();
     }

@@ -397,7 +397,12 @@ fn a_new_session_is_told_the_truth() {
     core.handle_link(NOW, &lost());
     core.handle_training(
         NOW,
-        TrainingEvent::CollectiveFailed { stamp: stamp(1), peer: Some(1), error: "x".to_owned() },
+        TrainingEvent::CollectiveFailed {
+            stamp: stamp(1),
+            peer: Some(1),
+            told_by: None,
+            error: "x".to_owned(),
+        },
     );
     at_rest(&mut core, Some(commit(1, 2)), 1);
     assert_eq!(outputs(&mut core), [], "nobody hears it");
@@ -416,7 +421,8 @@ fn a_generation_trains_on_without_a_driver_for_as_long_as_nobody_fails() {
     core.handle_timeout(later);
     assert!(core.is_active());
     let error = "a peer is gone".to_owned();
-    let failed = TrainingEvent::CollectiveFailed { stamp: stamp(1), peer: Some(1), error };
+    let failed =
+        TrainingEvent::CollectiveFailed { stamp: stamp(1), peer: Some(1), told_by: None, error };
     core.handle_training(later, failed);
     let rest = TrainingEvent::AtRest { commit: Some(commit(1, 2)), steps_lost: 0 };
     core.handle_training(later, rest);
@@ -712,7 +718,7 @@ fn a_worker_whose_driver_is_silent_is_alone_although_the_session_is_kept() {
 fn s_3_a_worker_whose_host_was_renumbered_attaches_with_its_new_address() {
     let mut core = running(1);
     let (peer, error) = (Some(1), "the path to it is silent".to_owned());
-    let failed = TrainingEvent::CollectiveFailed { stamp: stamp(1), peer, error };
+    let failed = TrainingEvent::CollectiveFailed { stamp: stamp(1), peer, told_by: None, error };
     core.handle_training(NOW, failed);
     outputs(&mut core);
     let data_address = ([10, 0, 0, 7], 9).into();

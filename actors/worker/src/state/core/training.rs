@@ -28,8 +28,8 @@ impl StateCore {
             TrainingEvent::NotResumed { stamp, reason } => self.say_not_resumed(stamp, reason),
             TrainingEvent::Warned { text } => self.warn(text),
             TrainingEvent::Synced { stamp, commit } => self.synced(now, stamp, commit),
-            TrainingEvent::CollectiveFailed { stamp, peer, error } => {
-                self.collective_failed(stamp, peer, error);
+            TrainingEvent::CollectiveFailed { stamp, peer, told_by, error } => {
+                self.collective_failed(stamp, (peer, told_by), error);
             }
             TrainingEvent::Returned { stamp, commit, note, reported } => {
                 let step = commit.step;
@@ -154,7 +154,12 @@ impl StateCore {
         }
     }
 
-    fn collective_failed(&mut self, stamp: Stamp, peer: Option<u32>, error: String) {
+    fn collective_failed(
+        &mut self,
+        stamp: Stamp,
+        (peer, told_by): (Option<u32>, Option<u32>),
+        error: String,
+    ) {
         let live = matches!(
             self.training,
             ThreadState::Forming | ThreadState::Syncing | ThreadState::Running { held: None }
@@ -162,7 +167,7 @@ impl StateCore {
         if stamp != self.stamp || !live {
             return;
         }
-        self.tell_driver(WorkerToDriver::CollectiveFailed { stamp, peer, error });
+        self.tell_driver(WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error });
         self.training = ThreadState::Ending;
         self.placement = None;
         self.sample_at = None;

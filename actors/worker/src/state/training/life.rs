@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use elastic_collectives::{AbortHandle, CollectiveError};
+use elastic_collectives::{AbortHandle, CollectiveError, FormError, PeerLoss};
 use elastic_protocol::Stamp;
 
 use super::control::TrainingControl;
@@ -15,6 +15,11 @@ use super::error::{Error, Result, causes_from};
 pub(super) enum Blame {
     Unknown,
     Peer(u32),
+    /// The rank that was lost, and the rank that has reported this: it alone has seen it.
+    Reported {
+        rank: u32,
+        by: u32,
+    },
     /// The system refused this process a resource, such as descriptors.
     Own,
 }
@@ -24,8 +29,48 @@ impl Blame {
     pub(super) const fn rank(self, own: u32) -> Option<u32> {
         match self {
             Self::Unknown => None,
-            Self::Peer(rank) => Some(rank),
+            Self::Peer(rank) | Self::Reported { rank, .. } => Some(rank),
             Self::Own => Some(own),
+        }
+    }
+
+    /// The rank whose report this is, unless it is this worker's own.
+    pub(super) const fn told_by(self) -> Option<u32> {
+        match self {
+            Self::Reported { by, .. } => Some(by),
+            Self::Unknown | Self::Peer(_) | Self::Own => None,
+        }
+    }
+
+    /// The blame for the failure of a collective.
+    fn of(error: &CollectiveError) -> Self {
+        match error {
+            CollectiveError::PeerLost { rank, source: PeerLoss::Reported { by } } => {
+                Self::Reported { rank: *rank, by: *by }
+            }
+            CollectiveError::PeerLost { rank, .. }
+            | CollectiveError::Protocol { rank, .. }
+            | CollectiveError::Mismatch { rank, .. } => Self::Peer(*rank),
+            CollectiveError::DeadlinePassed { waiting_for, .. } => {
+                waiting_for.first().map_or(Self::Unknown, |rank| Self::Peer(*rank))
+            }
+            CollectiveError::System(_) => Self::Own,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The blame for a group that could not be formed.
+    pub(super) fn of_forming(error: &FormError) -> Self {
+        match error {
+            FormError::DeadlinePassed { missing } => {
+                missing.first().map_or(Self::Unknown, |peer| Self::Peer(peer.rank))
+            }
+            FormError::Broken { rank, source } => match Self::of(source) {
+                reported @ Self::Reported { .. } => reported,
+                _ => Self::Peer(*rank),
+            },
+            FormError::System(_) => Self::Own,
+            _ => Self::Unknown,
         }
     }
 }
@@ -133,20 +178,27 @@ impl GenerationLife {
 
 /// The end of the generation that a failed collective means, with the rank to blame.
 pub(super) fn failure(error: &CollectiveError) -> GenerationEnd {
-    let blame = match error {
-        CollectiveError::PeerLost { rank, .. }
-        | CollectiveError::Protocol { rank, .. }
-        | CollectiveError::Mismatch { rank, .. } => Blame::Peer(*rank),
-        CollectiveError::DeadlinePassed { waiting_for, .. } => {
-            waiting_for.first().map_or(Blame::Unknown, |rank| Blame::Peer(*rank))
-        }
-        CollectiveError::System(_) => Blame::Own,
-        _ => Blame::Unknown,
-    };
-    GenerationEnd::Failed { blame, error: chain(error) }
+    GenerationEnd::Failed { blame: Blame::of(error), error: chain(error) }
 }
 
 /// An error with its causes, on one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     causes_from(error.source()).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_only_passes_a_report_on_names_the_rank_that_made_it() {
+        let lost = |source| CollectiveError::PeerLost { rank: 3, source };
+        let seen = Blame::of(&lost(PeerLoss::Closed));
+        assert_eq!((seen.rank(0), seen.told_by()), (Some(3), None));
+        let told = Blame::of(&lost(PeerLoss::Reported { by: 1 }));
+        assert_eq!((told.rank(0), told.told_by()), (Some(3), Some(1)));
+        let broken = |source| FormError::from(lost(source));
+        assert_eq!(Blame::of_forming(&broken(PeerLoss::Reported { by: 1 })).told_by(), Some(1));
+        assert_eq!(Blame::of_forming(&broken(PeerLoss::Died)), Blame::Peer(3));
+    }
 }

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use super::checkpoint::ResumePorts;
 use super::control::TrainingControl;
 use super::error::{Error, Result};
-use super::life::{GenerationEnd, chain, failure};
+use super::life::{Blame, GenerationEnd, chain, failure};
 use super::state::State;
 use super::sync::{SyncError, sync};
 use super::worker::{Worker, WorkerRanks};
@@ -247,7 +247,7 @@ impl Driven {
         if let Some(data_address) = self.fabric.relocate() {
             let error =
                 "its host has another address, which the next generation's members are told";
-            let ended = self.broken(stamp, None, error.to_owned());
+            let ended = self.broken(stamp, (None, None), error.to_owned());
             let commit = state.commit_id();
             self.control.event(TrainingEvent::Moved { data_address, commit });
             return Ok(Err(ended));
@@ -260,19 +260,14 @@ impl Driven {
                 return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 }));
             }
             Err(error) => {
-                let peer = match &error {
-                    FormError::DeadlinePassed { missing } => missing.first().map(|peer| peer.rank),
-                    FormError::Broken { rank, .. } => Some(*rank),
-                    // This process lacks a resource, so it blames its own rank.
-                    FormError::System(_) => Some(placement.rank),
-                    _ => None,
-                };
-                return Ok(Err(self.broken(stamp, peer, chain(&error))));
+                let blame = Blame::of_forming(&error);
+                let peers = (blame.rank(placement.rank), blame.told_by());
+                return Ok(Err(self.broken(stamp, peers, chain(&error))));
             }
         };
         let Some(place) = WorkerRanks::new(placement) else {
             let error = "the assignment has no place for this rank".to_owned();
-            return Ok(Err(self.broken(stamp, None, error)));
+            return Ok(Err(self.broken(stamp, (None, None), error)));
         };
         self.control.event(TrainingEvent::Formed { stamp });
         let (plan, source) = match self.control.wait()? {
@@ -319,7 +314,7 @@ impl Driven {
                     CollectiveError::Aborted { .. } => TrainingEnd::AtRest { steps_lost: 0 },
                     error => match failure(error) {
                         GenerationEnd::Failed { blame, error } => {
-                            self.broken(stamp, blame.rank(group.rank()), error)
+                            self.broken(stamp, (blame.rank(group.rank()), blame.told_by()), error)
                         }
                         _ => TrainingEnd::AtRest { steps_lost: 0 },
                     },
@@ -338,7 +333,7 @@ impl Driven {
         let Some(commit) = state.commit_id() else {
             return Err(self.broken(
                 stamp,
-                None,
+                (None, None),
                 "told to skip the sync without a commit".to_owned(),
             ));
         };
@@ -370,7 +365,8 @@ impl Driven {
             (Some(GenerationEnd::Aborted { .. }), _) => Ok(self.rolled_back(state, worker)),
             (Some(GenerationEnd::Failed { blame, error }), _) => {
                 let blamed = blame.rank(worker.rank());
-                self.broken(stamp, blamed.filter(|_| !is_planted(Bug::BlameForgotten)), error);
+                let blamed = blamed.filter(|_| !is_planted(Bug::BlameForgotten));
+                self.broken(stamp, (blamed, blame.told_by()), error);
                 Ok(self.rolled_back(state, worker))
             }
             (None, Ok(())) => {
@@ -410,8 +406,14 @@ impl Driven {
         }
     }
 
-    fn broken(&self, stamp: Stamp, peer: Option<u32>, error: String) -> TrainingEnd {
-        self.control.event(TrainingEvent::CollectiveFailed { stamp, peer, error });
+    /// Reports the failure of a collective, with the rank to blame and the rank that has reported it to this one.
+    fn broken(
+        &self,
+        stamp: Stamp,
+        (peer, told_by): (Option<u32>, Option<u32>),
+        error: String,
+    ) -> TrainingEnd {
+        self.control.event(TrainingEvent::CollectiveFailed { stamp, peer, told_by, error });
         TrainingEnd::AtRest { steps_lost: 0 }
     }
 

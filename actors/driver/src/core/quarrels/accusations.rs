@@ -1,0 +1,75 @@
+//! The broken links that members of one generation report. Kept by `Quarrels`.
+//!
+//! A member whose link breaks tells its peers why it gives up, and these report the same link. They have not seen it
+//! break: whoever only passes another one's report on is no second witness, and their host has no part in the quarrel.
+
+use std::collections::BTreeMap;
+
+use elastic_protocol::WorkerId;
+use elastic_protocol::job::shorten;
+use elastic_protocol::planted::{Bug, is_planted};
+use serde::{Deserialize, Serialize};
+
+/// Reports of broken links, by reporter and peer.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(super) struct Accusations(
+    #[serde(with = "crate::recording::readable::pairs")] BTreeMap<(WorkerId, WorkerId), Accusation>,
+);
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Accusation {
+    /// The member from which the reporter has it; none if it has seen the link break itself.
+    told_by: Option<WorkerId>,
+    error: String,
+}
+
+impl Accusations {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Notes a report. What a member has seen itself comes before what it was told.
+    pub(super) fn note(
+        &mut self,
+        reporter: &WorkerId,
+        peer: &WorkerId,
+        told_by: Option<WorkerId>,
+        error: &str,
+    ) {
+        let told_by = told_by.filter(|_| !is_planted(Bug::HearsayCounts));
+        let known = self.0.get(&(reporter.clone(), peer.clone()));
+        if told_by.is_none() || known.is_none() {
+            let accusation = Accusation { told_by, error: shorten(error) };
+            self.0.insert((reporter.clone(), peer.clone()), accusation);
+        }
+    }
+
+    /// Each witness and peer, with a report: that of the witness where it has made one itself. A witness whose own
+    /// report has not come is known by those who pass it on.
+    pub(super) fn of_witnesses(self) -> BTreeMap<(WorkerId, WorkerId), String> {
+        let mut reports = BTreeMap::new();
+        for ((reporter, peer), accusation) in &self.0 {
+            let witness = self.witness_of(reporter, peer).clone();
+            let is_own = witness == *reporter;
+            let report = reports.entry((witness, peer.clone()));
+            match is_own {
+                true => drop(report.insert_entry(accusation.error.clone())),
+                false => drop(report.or_insert_with(|| accusation.error.clone())),
+            }
+        }
+        reports
+    }
+
+    /// Who has seen the link break that a member reports: the end of the chain of those who were told.
+    fn witness_of<'a>(&'a self, reporter: &'a WorkerId, peer: &WorkerId) -> &'a WorkerId {
+        let mut witness = reporter;
+        // The chain is not longer than the number of reports, unless reporters name each other.
+        for _ in 0..self.0.len() {
+            match self.0.get(&(witness.clone(), peer.clone())) {
+                Some(Accusation { told_by: Some(by), .. }) => witness = by,
+                _ => break,
+            }
+        }
+        witness
+    }
+}
