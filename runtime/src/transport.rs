@@ -55,11 +55,6 @@ pub enum LinkEvent {
         /// Milliseconds since the peer was last heard.
         silent_ms: u64,
     },
-    /// A node that has shown who it is was refused a session, since it is of another version. Any session of it goes on.
-    OtherVersion {
-        /// Both versions, for people.
-        reason: String,
-    },
 }
 
 /// How the end of a session was noticed.

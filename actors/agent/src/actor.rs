@@ -188,15 +188,10 @@ impl Handler<LinkChanged> for AgentActor {
                     self.driver = None;
                 }
                 debug!(driver = %changed.peer, ?event, "link");
-                if let Some(change) = DriverLink::of(&event) {
-                    self.with_core(ctx, |core, now| core.handle_link(now, change));
-                }
+                self.with_core(ctx, |core, now| core.handle_link(now, DriverLink::from(&event)));
             }
             // The event is about an earlier driver, which another one has replaced.
-            LinkEvent::Lost { .. }
-            | LinkEvent::Silent { .. }
-            | LinkEvent::Heard
-            | LinkEvent::OtherVersion { .. } => {}
+            LinkEvent::Lost { .. } | LinkEvent::Silent { .. } | LinkEvent::Heard => {}
         }
     }
 }

@@ -55,7 +55,6 @@ impl LinkTable {
             LinkEvent::Lost { .. } => {
                 self.sessions.remove(peer);
             }
-            LinkEvent::OtherVersion { .. } => {}
         }
         self.subscribers.retain(Recipient::connected);
         for subscriber in &self.subscribers {

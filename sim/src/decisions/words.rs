@@ -304,7 +304,6 @@ pub(crate) fn link(end: &str, event: &LinkEvent) -> String {
         LinkEvent::Lost { reason, silent_ms } => {
             format!("session lost at the {end} after {silent_ms} ms of silence: {reason}")
         }
-        LinkEvent::OtherVersion { reason } => format!("no session at the {end}: {reason}"),
     }
 }
 

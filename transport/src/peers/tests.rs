@@ -214,7 +214,6 @@ impl Life {
                 }
                 LinkEvent::Silent { .. } => assert!(silence >= suspect, "{peer}: {silence:?}"),
                 LinkEvent::Heard => assert!(seen.is_up),
-                LinkEvent::OtherVersion { .. } => panic!("no node of another version is here"),
                 LinkEvent::Lost { reason, .. } => {
                     assert!(std::mem::take(&mut seen.is_up), "TR-2");
                     if let LossReason::Silence { .. } = reason {

@@ -13,9 +13,7 @@ use elastic_protocol::{Deadlines, NodeId, NodeName, Time};
 use elastic_runtime::session::{
     Ack, SessionError, SessionHello, SessionId, SessionWelcome, Transmit,
 };
-use elastic_runtime::transport::{
-    Conversation, LinkEvent, SendError, TransportEvent, TransportSink,
-};
+use elastic_runtime::transport::{Conversation, SendError, TransportSink};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -304,12 +302,6 @@ impl QuicLinks {
         self.tell_if_closed();
         // Drops the link with its tasks, of which this is one: nothing may be awaited after this.
         drop(link);
-    }
-
-    /// Reports that a node of another version was refused.
-    pub(crate) fn tell_of_other_version(&self, peer: NodeId, reason: &str) {
-        let event = LinkEvent::OtherVersion { reason: reason.to_owned() };
-        (self.sink)(TransportEvent::Link { peer, event });
     }
 
     /// Takes note that the host at this address has refused a datagram.

@@ -179,11 +179,6 @@ impl Listener {
             let theirs = release_of(connection).await;
             let theirs = theirs.unwrap_or_else(|| "of another protocol".to_owned());
             let reason = format!("this is {}; the node is {theirs}", tls::release(self.version));
-            if let Some(Ok(bearer)) = tls::bearer(connection)
-                && bearer.job == self.authority.job()
-            {
-                self.links.tell_of_other_version(bearer.node, &reason);
-            }
             return Err(RefusedConnection { kind: "version", reason });
         }
         match tls::bearer(connection) {

@@ -241,30 +241,6 @@ fn x_12_a_program_of_another_version_that_does_not_say_which_is_refused_soon() {
 }
 
 #[test]
-fn x_12_the_driver_hears_which_of_its_nodes_is_of_another_version() {
-    run(async {
-        let driver = TestDriver::start();
-        let node = NodeId { name: agent("a"), incarnation: Incarnation(1) };
-        let identity = driver.authority.identity(&node).expect("issued");
-        let silent = raw::client_config(&driver, Some(&identity), "elastic");
-        let endpoint = raw::endpoint();
-        let connecting = endpoint.connect_with(silent, driver.address, "driver.elastic");
-        let connection = connecting.expect("a good address").await.expect("it is to be told");
-        let (mut send, _receive) = connection.open_bi().await.expect("a stream");
-        send.write_all(b"elastic-node 9").await.expect("sent");
-        send.finish().expect("open");
-        let ours = concat!("this is elastic-node ", env!("CARGO_PKG_VERSION"));
-        let is_it = |reason: &str| reason.starts_with(ours) && reason.contains("elastic-node 9");
-        let seen = |event: &TransportEvent| {
-            matches!(event, TransportEvent::Link { peer, event: LinkEvent::OtherVersion { reason } }
-                if *peer == node && is_it(reason))
-        };
-        driver.events.until("the refusal", |events| events.iter().any(seen)).await;
-        assert_undisturbed(&driver, "b").await;
-    });
-}
-
-#[test]
 fn an_agent_cannot_pose_as_the_driver() {
     run(async {
         let driver = TestDriver::start();

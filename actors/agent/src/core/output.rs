@@ -125,15 +125,13 @@ pub enum DriverLink {
     },
 }
 
-impl DriverLink {
-    /// The change that an event means; none if it is about no session.
-    pub fn of(event: &LinkEvent) -> Option<Self> {
+impl From<&LinkEvent> for DriverLink {
+    fn from(event: &LinkEvent) -> Self {
         match event {
-            LinkEvent::Up => Some(Self::Up),
-            LinkEvent::Silent { silent_ms } => Some(Self::Silent { silent_ms: *silent_ms }),
-            LinkEvent::Heard => Some(Self::Heard),
-            LinkEvent::Lost { reason, .. } => Some(Self::Lost { reason: reason.to_string() }),
-            LinkEvent::OtherVersion { .. } => None,
+            LinkEvent::Up => Self::Up,
+            LinkEvent::Silent { silent_ms } => Self::Silent { silent_ms: *silent_ms },
+            LinkEvent::Heard => Self::Heard,
+            LinkEvent::Lost { reason, .. } => Self::Lost { reason: reason.to_string() },
         }
     }
 }

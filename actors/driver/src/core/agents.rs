@@ -122,17 +122,13 @@ impl DriverCore {
             return;
         };
         let leaves = agent.dismissed || self.round.phase().is_over();
-        let Some(link) = PeerLink::after(event) else { return };
-        self.roster.set_agent_link(host, link);
+        self.roster.set_agent_link(host, PeerLink::after(event));
         match event {
             LinkEvent::Lost { .. } if leaves => self.forget_agent(now, host),
             LinkEvent::Lost { reason, silent_ms } => {
                 self.handle_host_lost(now, host, &reason.to_string(), *silent_ms);
             }
-            LinkEvent::Up
-            | LinkEvent::Heard
-            | LinkEvent::Silent { .. }
-            | LinkEvent::OtherVersion { .. } => {}
+            LinkEvent::Up | LinkEvent::Heard | LinkEvent::Silent { .. } => {}
         }
     }
 

@@ -141,7 +141,6 @@ impl DriverCore {
         let was_lost = stance == Stance::Lost;
         let has_failed_lost = was_lost && self.has_failed_by_itself(now, record, exit);
         let was_leaving = record.leaving.is_some();
-        let is_other_version = record.is_other_version;
         let is_over = self.round.phase().is_over();
         let is_stopped_by_another = self.is_stopped_by_another(*stopped_by);
         if is_stopped_by_another {
@@ -190,9 +189,7 @@ impl DriverCore {
             self.lose_failed_member(now, worker, failure, &cause, now);
         }
         self.forget_worker(worker);
-        if is_other_version {
-            self.rest_slot(now, worker);
-        } else if !expected && !self.round.phase().is_over() {
+        if !expected && !self.round.phase().is_over() {
             // A death was noted when it was known; a generation may have trained since.
             if !was_known_dead {
                 self.note_failure(worker, Some(status), "");

@@ -11,7 +11,6 @@ use elastic_runtime::restart::RestartBackoff;
 
 use super::DriverCore;
 use super::config::{ElasticMode, OnFailure};
-use super::output::EventKind;
 use super::phase::RoundPhase;
 use super::table::{SlotId, Stance};
 use super::timers::Timer;
@@ -123,39 +122,12 @@ impl DriverCore {
         if self.round.phase().is_over() {
             return;
         }
-        if self.is_on_every_slot(programless) {
-            self.fail_with_first_cause(now, "the program cannot be started on any host");
-        }
-    }
-
-    /// Handles a worker whose library is of another version than this driver: no process of this host would do better, and
-    /// no host is at fault. Fails the job at once if that is so on every slot that there is.
-    pub(crate) fn handle_other_version(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        let Some(other_versions) = self.roster.note_other_version(worker) else { return };
-        let (worker, reason) = (worker.clone(), shorten(reason));
-        self.note_failure(&worker, None, &reason);
-        self.event(EventKind::WorkerNotStarted { worker, reason: reason.clone() });
-        if self.round.program_attaches() || self.round.phase().is_over() {
-            return;
-        }
-        if self.is_on_every_slot(other_versions) {
-            let reason = format!("the library of the program does not fit the runtime: {reason}");
-            self.fail_with_first_cause(now, &reason);
-        }
-    }
-
-    /// Starts nothing for a while on the slot of a worker that has ended for no fault of its host.
-    pub(crate) fn rest_slot(&mut self, now: Time, worker: &WorkerId) {
-        self.back_off((worker.host.clone(), worker.slot), now + BACKOFF.cap);
-    }
-
-    /// Whether so many slots are all that the job can use. A job that hosts may join at will waits for as many of them
-    /// as it needs.
-    fn is_on_every_slot(&self, slots: usize) -> bool {
         let listed: usize = self.roster.hosts().iter().map(|entry| entry.slots as usize).sum();
         let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
         let joined = if self.config.hosts_join { self.workers_needed() as usize } else { 0 };
-        slots >= usable.max(joined)
+        if programless >= usable.max(joined) {
+            self.fail_with_first_cause(now, "the program cannot be started on any host");
+        }
     }
 
     /// Begins to watch members whose slots have failed before, since their generation trains.

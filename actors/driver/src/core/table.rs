@@ -74,13 +74,12 @@ pub(crate) enum PeerLink {
 }
 
 impl PeerLink {
-    /// State of a link after an event; none if the event is about no session.
-    pub(crate) const fn after(event: &LinkEvent) -> Option<Self> {
+    /// State of a link after an event.
+    pub(crate) const fn after(event: &LinkEvent) -> Self {
         match event {
-            LinkEvent::Up | LinkEvent::Heard => Some(Self::Up),
-            LinkEvent::Silent { .. } => Some(Self::Silent),
-            LinkEvent::Lost { .. } => Some(Self::Down),
-            LinkEvent::OtherVersion { .. } => None,
+            LinkEvent::Up | LinkEvent::Heard => Self::Up,
+            LinkEvent::Silent { .. } => Self::Silent,
+            LinkEvent::Lost { .. } => Self::Down,
         }
     }
 }
@@ -150,9 +149,6 @@ pub(crate) struct WorkerRecord {
     pub(crate) at_rest: bool,
     /// Whether a peer said that its link to this worker broke.
     pub(crate) accused: bool,
-    /// Whether the driver has refused it a session, since its library is of another version.
-    #[serde(default)]
-    pub(crate) is_other_version: bool,
     /// Reason of the worker's wish to leave; none without such a wish.
     pub(crate) leaving: Option<String>,
 }
@@ -175,7 +171,6 @@ impl WorkerRecord {
             reported: ReportedValues::default(),
             at_rest: false,
             accused: false,
-            is_other_version: false,
             leaving: None,
         }
     }

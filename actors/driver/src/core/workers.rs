@@ -89,14 +89,11 @@ impl DriverCore {
 
     pub(crate) fn handle_worker_link(&mut self, now: Time, peer: &NodeId, event: &LinkEvent) {
         let Some(worker) = peer.as_worker() else { return };
-        if let LinkEvent::OtherVersion { reason } = event {
-            return self.handle_other_version(now, &worker, reason);
-        }
         let agent_is_heard = self.roster.is_host_heard(&worker.host);
-        let Some(link) = PeerLink::after(event) else { return };
+        let link = PeerLink::after(event);
         let Some(record) = self.roster.set_worker_link(&worker, link) else { return };
         match event {
-            LinkEvent::Up | LinkEvent::OtherVersion { .. } => {}
+            LinkEvent::Up => {}
             LinkEvent::Heard => self.handle_heard_again(now, &worker),
             LinkEvent::Silent { silent_ms } => {
                 if agent_is_heard {

@@ -270,10 +270,7 @@ impl Handler<LinkChanged> for Relay {
                 self.driver = None;
                 self.core.handle_lost();
             }
-            LinkEvent::Lost { .. }
-            | LinkEvent::Silent { .. }
-            | LinkEvent::Heard
-            | LinkEvent::OtherVersion { .. } => {}
+            LinkEvent::Lost { .. } | LinkEvent::Silent { .. } | LinkEvent::Heard => {}
         }
         self.drain(ctx);
     }

@@ -275,10 +275,7 @@ impl Handler<LinkChanged> for StateActor {
             }
             // The event is about an earlier driver, which another one has replaced.
             _ if self.driver.as_ref() != Some(&changed.peer) => return,
-            LinkEvent::Lost { .. }
-            | LinkEvent::Silent { .. }
-            | LinkEvent::Heard
-            | LinkEvent::OtherVersion { .. } => {}
+            LinkEvent::Lost { .. } | LinkEvent::Silent { .. } | LinkEvent::Heard => {}
         }
         self.with_core(ctx, |core, now| core.handle_link(now, &changed.event));
     }

@@ -51,7 +51,7 @@ impl World {
     }
 
     pub(in crate::cores) fn agent_link_event(&mut self, host: u32, life: u32, event: &LinkEvent) {
-        let Some(link) = DriverLink::of(event) else { return };
+        let link = DriverLink::from(event);
         self.with_agent(host, life, |core, now| core.handle_link(now, link));
     }
 

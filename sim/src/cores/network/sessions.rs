@@ -107,7 +107,6 @@ impl World {
             LinkEvent::Silent { .. } => 1,
             LinkEvent::Heard => 2,
             LinkEvent::Lost { .. } => 3,
-            LinkEvent::OtherVersion { .. } => 4,
         };
         self.record(TraceKind::Link, place, (end as u64, code), || {
             format!("at {end:?}: {event:?}")

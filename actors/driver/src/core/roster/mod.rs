@@ -42,9 +42,6 @@ pub(crate) struct Roster {
     program_starts: bool,
     /// Slots on whose hosts the program cannot be started.
     programless: BTreeSet<SlotId>,
-    /// Slots whose last worker had a library of another version.
-    #[serde(default)]
-    other_versions: BTreeSet<SlotId>,
     /// The last failure for which each listed host was reported to the host manager.
     blames: BTreeMap<HostName, String>,
     /// Hosts whose last health check has failed.
@@ -66,7 +63,6 @@ impl Roster {
             incarnation: Incarnation::default(),
             program_starts: false,
             programless: BTreeSet::new(),
-            other_versions: BTreeSet::new(),
             unfit: BTreeSet::new(),
             blames: BTreeMap::new(),
         }

@@ -3,7 +3,7 @@
 use elastic_protocol::{HostName, Incarnation, Time, WorkerId};
 
 use super::Roster;
-use crate::core::table::{SlotId, SlotRecord, SlotRest, Stance};
+use crate::core::table::{SlotId, SlotRecord, SlotRest};
 
 impl Roster {
     /// Gives an empty slot a new worker with the next incarnation number.
@@ -146,20 +146,6 @@ impl Roster {
         let hosts = &self.snapshot.hosts;
         self.programless.retain(|(host, _)| hosts.iter().any(|entry| entry.name == *host));
         Some(self.programless.len())
-    }
-
-    /// Notes that the library of a worker that has not attached is of another version than the driver. Returns the number
-    /// of slots where this is so; none if it is no such worker, or this is known.
-    pub(crate) fn note_other_version(&mut self, worker: &WorkerId) -> Option<usize> {
-        let record = self.workers.get_mut(worker)?;
-        let has_attached = record.stance != Stance::Starting || record.data_address.is_some();
-        if has_attached || std::mem::replace(&mut record.is_other_version, true) {
-            return None;
-        }
-        self.other_versions.insert((worker.host.clone(), worker.slot));
-        let hosts = &self.snapshot.hosts;
-        self.other_versions.retain(|(host, _)| hosts.iter().any(|entry| entry.name == *host));
-        Some(self.other_versions.len())
     }
 
     /// Checks that slots and workers agree.

@@ -466,48 +466,6 @@ fn t_2_a_host_that_was_told_another_number_of_hosts_is_refused_with_both() {
     assert!(reason.contains("--nnodes 2,") && reason.contains("--nnodes 2:4"), "{reason}");
 }
 
-/// The words of a driver that refuses a worker of another version.
-const VERSIONS: &str = "this is elastic-node 2; the node is elastic-node 1";
-
-#[test]
-fn g_10_a_library_of_another_version_everywhere_ends_the_job_at_once_with_both_versions() {
-    let mut cluster = Cluster::new(|config| {
-        config.min_np = Some(2);
-        config.hosts_join = false;
-    });
-    cluster.slow_start = true;
-    cluster.add_host("a", 2);
-    for slot in [0, 1] {
-        assert_eq!(cluster.result, None, "the other slot may be well");
-        let worker = cluster.worker("a", slot);
-        cluster.worker_link(&worker, LinkEvent::OtherVersion { reason: VERSIONS.to_owned() });
-        cluster.exit(&worker, ExitStatus::Code(1));
-    }
-    let result = cluster.result.as_ref().expect("it would not do better");
-    assert!(result.reason.contains(VERSIONS), "{result:?}");
-    assert!(cluster.failed_hosts.is_empty(), "no host is at fault");
-}
-
-#[test]
-fn a_host_whose_library_is_of_another_version_is_not_blamed_and_tried_again() {
-    let mut cluster = two_by_two(|config| config.min_np = Some(1));
-    cluster.slow_start = true;
-    let victim = cluster.worker("a", 0);
-    cluster.exit(&victim, ExitStatus::Signal(9));
-    let mut before = victim;
-    for _attempt in 0..6 {
-        cluster.pass(Duration::from_secs(40));
-        let worker = cluster.worker("a", 0);
-        assert_ne!(worker, before, "the library may have been replaced meanwhile");
-        cluster.worker_link(&worker, LinkEvent::OtherVersion { reason: VERSIONS.to_owned() });
-        cluster.exit(&worker, ExitStatus::Code(1));
-        before = worker;
-    }
-    assert!(cluster.failed_hosts.is_empty());
-    assert_eq!(cluster.result, None);
-    assert_eq!(cluster.sizes.last(), Some(&3), "the others train");
-}
-
 #[test]
 fn h_8_an_error_whose_process_ended_before_the_verdict_on_it_counts_once() {
     let mut cluster = two_by_two(|_| {});

@@ -191,7 +191,6 @@ impl StateCore {
                 }
             }
             LinkEvent::Heard => self.silent_since = None,
-            LinkEvent::OtherVersion { .. } => {}
         }
         self.note_waiting(now);
     }
