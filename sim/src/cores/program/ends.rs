@@ -102,12 +102,13 @@ impl World {
         if self.processes[process as usize].is_script {
             return self.fail_script(process);
         }
+        // Others may report what a thread has seen that was told of the end before, and says nothing itself.
+        if told_by.is_none() {
+            self.note_witness(process, peer);
+        }
         let program = self.program(process);
         let stamp = program.stamp;
         if program.aborted < stamp {
-            if told_by.is_none() {
-                self.note_witness(process, peer);
-            }
             let error = why.to_owned();
             let event = TrainingEvent::CollectiveFailed { stamp, peer, told_by, error };
             self.tell_event(process, event);

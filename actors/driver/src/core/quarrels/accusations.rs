@@ -50,11 +50,10 @@ impl Accusations {
         let mut reports = BTreeMap::new();
         for ((reporter, peer), accusation) in &self.0 {
             let witness = self.witness_of(reporter, peer).clone();
-            let is_own = witness == *reporter;
-            let report = reports.entry((witness, peer.clone()));
-            match is_own {
-                true => drop(report.insert_entry(accusation.error.clone())),
-                false => drop(report.or_insert_with(|| accusation.error.clone())),
+            let (is_own, error) = (witness == *reporter, accusation.error.clone());
+            let pair = (witness, peer.clone());
+            if is_own || !reports.contains_key(&pair) {
+                reports.insert(pair, error);
             }
         }
         reports
