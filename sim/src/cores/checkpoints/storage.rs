@@ -91,7 +91,7 @@ impl SharedStorage {
     }
 
     /// The step of a job that a driver has said last to be saved.
-    pub(super) fn told(&self, job: JobNumber) -> Option<u64> {
+    pub(in crate::cores) fn told(&self, job: JobNumber) -> Option<u64> {
         self.told.get(&job).copied()
     }
 
