@@ -331,7 +331,7 @@ bugs! {
     StreamOfAnotherStep = "a shard's random stream is that of another step", "program";
     /// A restored state keeps the sampler's place of the moment.
     LedgerNotRestored = "a rollback keeps the place in the data", "training";
-    /// What a training function changes on its way out, after the last commit, is not thrown away.
+    /// Changes that a training function makes after its last commit, on its way out, are not thrown away.
     ScribblesKept = "changes behind the last commit survive an interrupt", "training";
     /// The digest of a commit is not looked at when a sync looks for those who hold the root's.
     StepsComparedAlone = "a commit of the root's step counts as the root's", "training";
@@ -347,7 +347,7 @@ bugs! {
     WaitersForgotten = "a value in a queue ends no wait for it", "store";
     /// A request is carried out before an earlier one of its client that waits for room.
     DeferredOvertaken = "a request overtakes a deferred one of its client", "store";
-    /// Who has the turn of a connection that is gone is not read.
+    /// The connection that has the turn of one that is gone is not read.
     TurnNotTaken = "the turn of a connection that is gone is not taken", "store";
     /// A generation begins with the keys of the former one.
     FormerKeysRead = "a generation reads the keys of the former one", "store";

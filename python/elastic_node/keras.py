@@ -115,7 +115,7 @@ class KerasState(ObjectState):
     def apply(self, content: Dict[str, Any]) -> None:
         super().apply(content["values"])
         if _keras_gradients.BACKEND == "jax":
-            # What an epoch that was broken off has left: later than this content, or without memory.
+            # Variables that an epoch left when it was broken off: later than this content, or without memory.
             self._model._jax_state, self._model._jax_state_synced = None, True
         for variable, value in zip(self._variables(), content["variables"]):
             variable.assign(value)

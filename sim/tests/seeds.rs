@@ -1,21 +1,13 @@
 //! Seeds that every change must pass in mode *cores*: a sweep, and double runs.
 
+mod judged;
+
 use sim::{DRAWS, Recording, RunOptions, RunVerdict};
 
+use self::judged::clean;
+
 fn passes(options: &RunOptions) -> sim::RunReport {
-    let report = sim::run(options, Recording::default());
-    if report.verdict() != RunVerdict::Ok {
-        let again = sim::run(options, Recording { keep: 60, words: true, ..Recording::default() });
-        panic!(
-            "{}\nseed {} failed ({}): {}\nrepeat: {}",
-            again.last_events.join("\n"),
-            options.seed,
-            report.verdict().name(),
-            report.reason().unwrap_or_default(),
-            options.command()
-        );
-    }
-    report
+    clean(sim::run(options, Recording::default()))
 }
 
 #[test]

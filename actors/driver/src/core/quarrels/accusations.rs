@@ -59,7 +59,7 @@ impl Accusations {
         reports
     }
 
-    /// Who has seen the link break that a member reports: the end of the chain of those who were told.
+    /// The member that has seen the reported link break: the end of the chain of those that were told.
     fn witness_of<'a>(&'a self, reporter: &'a WorkerId, peer: &WorkerId) -> &'a WorkerId {
         let mut witness = reporter;
         // The chain is not longer than the number of reports, unless reporters name each other.

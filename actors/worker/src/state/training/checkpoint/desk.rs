@@ -68,13 +68,13 @@ struct Desk {
     is_busy: Arc<AtomicBool>,
 }
 
-/// Who carries the writer's jobs out.
+/// The thread that carries the writer's jobs out.
 #[derive(Default)]
 enum WhoWrites {
     /// A thread, which is started with the first one.
     #[default]
     Thread,
-    /// Whoever calls [`CheckpointDesk::write_next`], as soon as there is a job.
+    /// The caller of [`CheckpointDesk::write_next`], as soon as there is a job.
     Caller(Option<Box<WaitingJobs>>),
 }
 
