@@ -154,6 +154,8 @@ bugs! {
     PauseNotToldToAll = "one member is not asked to pause", "driver";
     /// One more reset than the limit allows.
     ResetLimitOneMore = "one reset more than the limit is allowed", "registry";
+    /// A process that the driver has refused for its library's release counts against its host.
+    OtherReleaseBlamed = "a library of another release counts against its host", "driver";
     /// A host is blacklisted one failure too early.
     BlamedTooEarly = "a host is blamed one failure too early", "driver";
     /// All members are told to stop at a boundary that some have passed.

@@ -17,7 +17,7 @@ use elastic_shm_protocol::owner::{self, HOLDER, Seat as _, WAITED_FOR};
 
 use crate::futex;
 use crate::peers::PeerLocks;
-use crate::table::{LockTable, TableSeat};
+use crate::table::{LOCK_WORDS, LockTable, TableSeat};
 
 /// Errors of taking a lock. The worker then does without; its agent sees its end by the pidfd.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +100,13 @@ impl RobustLock {
         PeerLocks::new(Arc::clone(&self.table), self.seat)
     }
 
+    /// Leaves a note for the agent, which reads it when this process has ended.
+    pub fn leave_note(&self, text: &str) {
+        if let Some(entry) = self.entry() {
+            entry.set_note(text);
+        }
+    }
+
     fn entry(&self) -> Option<&TableSeat> {
         self.table.seat(self.seat)
     }
@@ -123,7 +130,7 @@ fn mutex(entry: &TableSeat) -> *mut libc::pthread_mutex_t {
 }
 
 const fn size_of_val_of_lock() -> usize {
-    size_of::<TableSeat>() - offset_of!(TableSeat, lock)
+    LOCK_WORDS * size_of::<AtomicU32>()
 }
 
 fn refused(what: &'static str) -> impl Fn(i32) -> Result<(), LockError> {

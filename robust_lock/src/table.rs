@@ -25,7 +25,11 @@ const LINK: &[u8] = b"/memfd:elastic-locks";
 pub(crate) const SEATS: u32 = futex::WORDS_MAX as u32 - 1;
 
 /// Words that a lock of the C library may need: `pthread_mutex_t` has 40 to 48 bytes.
-const LOCK_WORDS: usize = 28;
+pub(crate) const LOCK_WORDS: usize = 28;
+
+/// Words of a note, and the most bytes of it that are kept.
+const NOTE_WORDS: usize = 31;
+const NOTE_BYTES_MAX: usize = NOTE_WORDS * size_of::<u32>();
 
 /// Random words that tell this table from another file with the same number.
 pub(crate) type TableToken = [u64; 2];
@@ -50,6 +54,11 @@ pub(crate) struct TableSeat {
     reserved: AtomicU64,
     /// The lock of the C library, with the word that the kernel changes somewhere in it.
     pub(crate) lock: [AtomicU32; LOCK_WORDS],
+    /// The number of bytes of the owner's note; written after them.
+    note_length: AtomicU32,
+    /// What the owner has left for its agent. Releases read each other's: neither the place of the note nor the table's
+    /// header and length may change.
+    note: [AtomicU32; NOTE_WORDS],
 }
 
 impl Seat for TableSeat {
@@ -67,9 +76,30 @@ impl Seat for TableSeat {
 impl TableSeat {
     /// Makes the seat one that nobody has used.
     pub(crate) fn clear(&self) {
-        for word in self.lock.iter().chain([&self.claim, &self.taken]) {
+        for word in self.lock.iter().chain([&self.claim, &self.taken, &self.note_length]) {
             word.store(0, Ordering::Release);
         }
+    }
+
+    /// Leaves a note, cut where it is too long.
+    pub(crate) fn set_note(&self, text: &str) {
+        let text = &text.as_bytes()[..text.floor_char_boundary(NOTE_BYTES_MAX)];
+        for (word, bytes) in self.note.iter().zip(text.chunks(size_of::<u32>())) {
+            let mut whole = [0; size_of::<u32>()];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            word.store(u32::from_le_bytes(whole), Ordering::Relaxed);
+        }
+        self.note_length.store(text.len() as u32, Ordering::Release);
+    }
+
+    /// The note, if one was left. The owner may have written anything there.
+    pub(crate) fn note(&self) -> Option<String> {
+        let length = self.note_length.load(Ordering::Acquire) as usize;
+        let bytes = self.note.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        let bytes: Vec<u8> = bytes.take(length).collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let text: String = text.chars().filter(|it| !it.is_control()).collect();
+        (!text.is_empty()).then_some(text)
     }
 }
 
@@ -231,5 +261,21 @@ mod tests {
         assert_eq!(same.seat(SEATS - 1).unwrap().claim.load(Ordering::Acquire), 9);
         assert!(same.seat(SEATS).is_none());
         assert!(fs::read_link(format!("/proc/self/fd/{number}")).is_err(), "it is closed");
+    }
+
+    #[test]
+    fn a_note_is_bounded_and_read_without_control_characters() {
+        let table = LockTable::create([1, 2]).unwrap();
+        let seat = table.seat(3).unwrap();
+        assert_eq!(seat.note(), None);
+        seat.set_note("elastic-node 0.2.0\u{1b}[2J");
+        assert_eq!(seat.note().as_deref(), Some("elastic-node 0.2.0[2J"));
+        seat.set_note(&"ä".repeat(NOTE_BYTES_MAX));
+        assert_eq!(seat.note(), Some("ä".repeat(NOTE_BYTES_MAX / 2)));
+        seat.note_length.store(u32::MAX, Ordering::Release);
+        assert!(seat.note().is_some_and(|note| note.len() <= NOTE_BYTES_MAX), "a length that lies");
+        seat.clear();
+        assert_eq!(seat.note(), None, "the next process has left none");
+        assert_eq!(table.seat(4).unwrap().note(), None);
     }
 }

@@ -103,6 +103,11 @@ impl LockSeat {
         Some(format!("{descriptor}:{}:{:x}", self.number, self.token))
     }
 
+    /// What the process has left for the agent ([`RobustLock::leave_note`](crate::RobustLock::leave_note)).
+    pub fn note(&self) -> Option<String> {
+        self.shared.table.seat(self.number)?.note()
+    }
+
     /// Lets the process inherit the table. Makes one system call: to be called in the new process, between fork and exec.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use actix::{Addr, Recipient};
 use elastic_protocol::{NodeId, NodeName, environment};
 use elastic_robust_lock::RobustLock;
 use elastic_runtime::{NodeHandle, spawn_child_with_handle, system};
-use elastic_transport::{ConnectOptions, JoinToken, QuicTransport};
+use elastic_transport::{ConnectError, ConnectOptions, JoinToken, QuicTransport};
 use elastic_worker::state::actor::{Depart, StateActor, TrainingThread};
 use elastic_worker::state::core::StateConfig;
 use elastic_worker::state::training::{Error, Result, ThreadMessage};
@@ -43,13 +43,17 @@ impl ActorThreadStart {
         if let Some(lock) = &lock {
             self.thread.abort.watch_locks(lock.peers());
         }
-        match system::run(self.serve(ready)) {
+        match system::run(self.serve(ready, lock.as_ref())) {
             Ok(end) => end,
             Err(error) => Err(format!("the operating system refused an event queue: {error}")),
         }
     }
 
-    async fn serve(self, ready: SyncSender<Result<Recipient<ThreadMessage>>>) -> ThreadEnd {
+    async fn serve(
+        self,
+        ready: SyncSender<Result<Recipient<ThreadMessage>>>,
+        lock: Option<&RobustLock>,
+    ) -> ThreadEnd {
         let Self { address, token, watch_interrupt, config, thread, gpu } = self;
         let worker = &config.worker;
         let seed = uuid::Uuid::new_v4().as_u64_pair().1;
@@ -67,6 +71,10 @@ impl ActorThreadStart {
         let transport = match QuicTransport::connect(options, node.sink()).await {
             Ok((transport, _driver)) => transport,
             Err(error) => {
+                if let (ConnectError::Version { ours, .. }, Some(lock)) = (&error, lock) {
+                    // The driver has not heard which worker it has refused.
+                    lock.leave_note(ours);
+                }
                 let what = format!("joining the driver at {address}");
                 let _ = ready.send(Err(Error::Start { what, source: error.into() }));
                 return Ok(());

@@ -46,6 +46,7 @@ mod perfetto;
 mod progress;
 mod rebalancing;
 mod recording;
+mod releases;
 mod replacements;
 mod report;
 mod reported;

@@ -237,9 +237,16 @@ impl Handler<ProcessEvent> for AgentActor {
                 info!(%worker, "has died; its process is ending");
                 self.with_core(ctx, |core, _now| core.handle_dying(&worker));
             }
-            ProcessEvent::Exited { worker, status } => {
-                info!(%worker, %status, "ended");
-                self.with_core(ctx, |core, _now| core.handle_exited(&worker, status));
+            ProcessEvent::Exited { worker, status, refused_release } => {
+                match &refused_release {
+                    None => info!(%worker, %status, "ended"),
+                    Some(release) => {
+                        warn!(%worker, %status, release, "ended: refused for its library's release");
+                    }
+                }
+                self.with_core(ctx, |core, _now| {
+                    core.handle_exited(&worker, status, refused_release);
+                });
             }
             ProcessEvent::Inspected { worker, sight } => {
                 debug!(%worker, %sight, "was looked at");

@@ -83,7 +83,11 @@ impl ProcessPort for Stubborn {
         }
         if let Some(events) = self.0.remove(worker) {
             let (worker, status) = (worker.clone(), ExitStatus::Signal(9));
-            events.do_send(ProcessEvent::Exited { worker: worker.clone(), status });
+            events.do_send(ProcessEvent::Exited {
+                worker: worker.clone(),
+                status,
+                refused_release: None,
+            });
             let said = LastWords::default();
             events.do_send(ProcessEvent::LastWords { worker, said });
         }
@@ -205,6 +209,7 @@ fn killed_after_grace() -> AgentToDriver {
         status: ExitStatus::Signal(9),
         stopped_by: Some(StoppedBy::Driver(Term(1))),
         killed_after_grace: true,
+        refused_release: None,
     }
 }
 

@@ -96,6 +96,9 @@ pub enum AgentToDriver {
         stopped_by: Option<StoppedBy>,
         /// Whether the agent was stopping the process, and had to use SIGKILL after the grace period.
         killed_after_grace: bool,
+        /// The release of the library in the process, if the driver has refused it for being another one than its own: it
+        /// was refused before it had shown which worker it is. At most [`AgentToDriver::RELEASE_BYTES_MAX`] bytes.
+        refused_release: Option<String>,
     },
     /// The host wants to leave (SIGTERM, spot notice): its workers are to be taken out without loss.
     Drain {
@@ -172,6 +175,9 @@ impl fmt::Display for HealthFailure {
 impl AgentToDriver {
     /// Most lanes that an agent names.
     pub const LANES_MAX: usize = 8;
+
+    /// Most bytes of the release of a process's library.
+    pub const RELEASE_BYTES_MAX: usize = 124;
 
     /// Most bytes of a process's stderr in its last words.
     pub const TAIL_BYTES_MAX: usize = 4096;

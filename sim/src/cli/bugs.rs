@@ -105,6 +105,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::LostHostNotTold
         | Bug::ProcessNotNamed => 1,
         Bug::RecorderIgnored => 12,
+        Bug::OtherReleaseBlamed => 13,
         Bug::TotalLossTolerated => 2,
         Bug::SealedTooEarly
         | Bug::LedgerOfAnotherStep

@@ -102,7 +102,7 @@ impl World {
         let host_is_whole = |(number, host): (u32, &super::agents::SimulatedHost)| {
             let agent_runs = host.agent.as_ref().is_some_and(|agent| agent.stopped == 0);
             let cuts = host.cut_to_driver + host.cut_from_driver + host.cut_data;
-            let starts = host.no_spawn + host.hang_start + host.unlisted;
+            let starts = host.no_spawn + host.hang_start + host.other_release + host.unlisted;
             let may_be_slow = number == slow_host;
             let steps_slowly = !may_be_slow && (host.steps_slowly() || host.slow_until > self.now);
             let is_slow = steps_slowly

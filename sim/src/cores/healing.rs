@@ -59,6 +59,7 @@ impl World {
             entry.no_forming = [0; 2];
             entry.no_loopback = 0;
             entry.hang_start = 0;
+            entry.other_release = 0;
             entry.listed_slots = entry.slots;
             entry.cut_data = 0;
             if is_core {

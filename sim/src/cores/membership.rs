@@ -26,6 +26,8 @@ pub(super) struct SlotWatch {
     empty_since: BTreeMap<(u32, u32), u64>,
     /// Slots whose workers were told to leave from outside, with the job and the agent at that time.
     closed: BTreeMap<(HostName, u32), (u32, NodeId)>,
+    /// Slots whose last process was refused for the release of its library.
+    pub(super) refused: BTreeSet<(HostName, u32)>,
 }
 
 impl World {
@@ -116,7 +118,16 @@ impl World {
 
     /// The driver hears an agent's report.
     pub(super) fn note_report(&mut self, message: &AgentToDriver) {
-        let AgentToDriver::Exited { worker, stopped_by, .. } = message else { return };
+        let AgentToDriver::Exited { worker, stopped_by, refused_release, .. } = message else {
+            return;
+        };
+        if refused_release.is_some() {
+            // Nobody is to be blamed for it.
+            let slot = (worker.host.clone(), worker.slot);
+            let tries = self.tries.entry(slot.clone()).or_default();
+            *tries = tries.saturating_sub(1);
+            self.slot_watch.refused.insert(slot);
+        }
         if let Some(process) = self.process_of(self.driver.job, worker) {
             self.processes[process as usize].stopping.reported = Some((self.driver.life, self.now));
         }
@@ -302,7 +313,9 @@ impl World {
             let name = self.hosts[slot.0 as usize].name.clone();
             let tries = self.tries.get(&(name.clone(), slot.1)).copied().unwrap_or(0).min(16);
             // A last start that fails does not take out a host on which others run: its slot waits for the longest back-off.
+            let slot_id = (name.clone(), slot.1);
             let is_last = tries > self.scenario.driver.max_restarts
+                || self.slot_watch.refused.contains(&slot_id)
                 || self.scenario.driver.on_failure == OnFailure::Blacklist;
             let backoff = (BACKOFF_FIRST_NS << tries).min(BACKOFF_MAX_NS);
             let backoff = if is_last { BACKOFF_MAX_NS } else { backoff };

@@ -23,6 +23,9 @@ const NOTICE_NS: u64 = 10_000 * MS;
 /// Time in which an agent that ran again has told what happened meanwhile.
 const CATCH_UP_NS: u64 = 2_000 * MS;
 
+/// How a process ends whose library the driver has refused.
+pub(super) const REFUSED_STATUS: ExitStatus = ExitStatus::Code(1);
+
 /// A worker's process.
 #[derive(Debug)]
 pub(super) struct SimulatedProcess {
@@ -54,6 +57,8 @@ pub(super) struct SimulatedProcess {
     pub(super) has_booted: bool,
     /// Whether the process never comes to the library.
     pub(super) hangs: bool,
+    /// Whether the process's library is of another release than the driver, which refuses it.
+    pub(super) is_of_other_release: bool,
     /// Whether the process is a script, which knows nothing of the library and lives for one generation.
     pub(super) is_script: bool,
     /// Whether the process was told to leave. Its state may be lost with it.
@@ -73,6 +78,12 @@ impl SimulatedProcess {
     /// Whether the process has ended.
     pub(super) fn has_died(&self) -> bool {
         !self.is_alive
+    }
+
+    /// The release of the process's library, if the driver has refused it for that before it ended.
+    pub(super) fn refused_release(&self) -> Option<String> {
+        let is_refused = self.is_of_other_release && self.end == Some(REFUSED_STATUS);
+        is_refused.then(|| "elastic-node 0.0.0, simulated".to_owned())
     }
 
     /// The process id.
@@ -121,6 +132,7 @@ impl World {
         let pid = 1_000 + index;
         let entry = &self.hosts[host as usize];
         let (hangs, address) = (entry.hang_start > 0, entry.address);
+        let is_of_other_release = entry.other_release > 0 && !is_script;
         let clock = NodeClock::new(self.now, entry.ppm);
         let place = TracePlace { host, slot: id.slot };
         self.record(TraceKind::Start, place, (id.incarnation.0, u64::from(pid)), || id.to_string());
@@ -162,6 +174,7 @@ impl World {
             is_alive: true,
             has_booted: false,
             hangs,
+            is_of_other_release,
             is_script,
             is_leaving: false,
             put_out_by: None,
@@ -173,7 +186,8 @@ impl World {
         self.hosts[host as usize].processes.push(index);
         let boot = self.draw_ns(self.scenario.boot_ns / 2, self.scenario.boot_ns);
         let boot_at = self.now + boot * self.hosts[host as usize].slow_times.min(4);
-        let dial_at = if hangs || is_script { u64::MAX } else { boot_at };
+        let never_dials = hangs || is_script || is_of_other_release;
+        let dial_at = if never_dials { u64::MAX } else { boot_at };
         let link = self.new_link(owner, host, node, place).of_job(job);
         let link = self.add_link(link, dial_at);
         self.know(job, incarnation, link);

@@ -75,11 +75,20 @@ impl World {
                     None => Ok(()),
                 }
             }
-            AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
+            AgentToDriver::Exited {
+                worker,
+                status,
+                stopped_by,
+                killed_after_grace,
+                refused_release,
+            } => {
                 let process = self.process_of(job, worker).map(|it| &self.processes[it as usize]);
                 let Some(process) = process.filter(|process| process.end == Some(*status)) else {
                     return complain(format!("{worker} is said to have ended: {status}"));
                 };
+                if *refused_release != process.refused_release() {
+                    return complain(format!("{worker} is said to be of {refused_release:?}"));
+                }
                 let stopping = &process.stopping;
                 let is_signalled = stopping.terminated_at.or(stopping.killed_at).is_some();
                 if stopped_by.is_some() != is_signalled {

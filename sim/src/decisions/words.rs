@@ -121,13 +121,23 @@ pub(crate) fn from_agent(message: &AgentToDriver) -> String {
             format!("{worker} was not started: {reason}")
         }
         AgentToDriver::Dying { worker } => format!("{worker} has died"),
-        AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace } => {
+        AgentToDriver::Exited {
+            worker,
+            status,
+            stopped_by,
+            killed_after_grace,
+            refused_release,
+        } => {
             let by = stopped_by.map(|by| match by {
                 StoppedBy::Driver(term) => format!("the driver of term {term}"),
                 StoppedBy::Agent => "the agent".to_owned(),
             });
             let killed = if *killed_after_grace { ", killed after its grace" } else { "" };
-            format!("{worker} has ended: {status}, stopped by {}{killed}", or_none(by))
+            let refused = match refused_release {
+                Some(release) => format!(", refused as {release}"),
+                None => String::new(),
+            };
+            format!("{worker} has ended: {status}, stopped by {}{killed}{refused}", or_none(by))
         }
         AgentToDriver::Drain { reason } => format!("the host leaves: {reason}"),
         AgentToDriver::LastWords { worker, tail, error, .. } => {

@@ -105,6 +105,9 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
     if options.draws >= 11 {
         starvations(options, hosts, &mut plan);
     }
+    if options.draws >= 13 {
+        other_releases(options, hosts, &mut plan);
+    }
     plan
 }
 
@@ -134,6 +137,21 @@ fn starvations(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
         let for_us = (100_000.0 * 10_f64.powf(random.random_range(0.0..2.0))) as u64;
         let moment = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
         plan.push(PlannedFault { moment, fault: SimulatedFault::StarveAgent { host, for_us } });
+    }
+}
+
+/// Hosts whose library is of another release for a while, in some seeds.
+fn other_releases(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
+    let mut random = stream(options.seed, "other releases", 0);
+    if !random.random_bool(0.2) {
+        return;
+    }
+    for _ in 0..random.random_range(1..4) {
+        let host = random.random_range(0..hosts);
+        // From a second, within which nothing may start, to well above the longest back-off.
+        let for_us = (1_000_000.0 * 10_f64.powf(random.random_range(0.0..2.0))) as u64;
+        let moment = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
+        plan.push(PlannedFault { moment, fault: SimulatedFault::OtherRelease { host, for_us } });
     }
 }
 

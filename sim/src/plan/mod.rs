@@ -165,6 +165,8 @@ pub(crate) enum SimulatedFault {
     /// The system refuses resources that a host's workers need to form a group, such as descriptors. With `is_told`,
     /// the workers can tell that the cause lies with them.
     NoForming { host: u32, is_told: bool, for_us: u64 },
+    /// The library of a host is of another release: the driver refuses each process that starts there.
+    OtherRelease { host: u32, for_us: u64 },
     /// Processes that start on a host never come to the library.
     HangStart { host: u32, for_us: u64 },
     /// A host gets another address, for good. Its workers are not reached at the one before.

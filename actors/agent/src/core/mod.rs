@@ -378,8 +378,14 @@ impl AgentCore {
         }
     }
 
-    /// A process ended. The driver is told at once; the last words follow through [`Self::handle_last_words`].
-    pub fn handle_exited(&mut self, worker: &WorkerId, status: ExitStatus) {
+    /// A process ended; `refused_release` is that of the library in it, if the driver has refused it for that. The driver is
+    /// told at once; the last words follow through [`Self::handle_last_words`].
+    pub fn handle_exited(
+        &mut self,
+        worker: &WorkerId,
+        status: ExitStatus,
+        refused_release: Option<String>,
+    ) {
         let Some(process) = self.process_mut(worker) else {
             self.warn(AgentWarning::UnknownProcess { worker: worker.clone() });
             return;
@@ -396,6 +402,7 @@ impl AgentCore {
                 status,
                 stopped_by,
                 killed_after_grace,
+                refused_release,
             });
         }
         self.speechless.insert(worker.clone());

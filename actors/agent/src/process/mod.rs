@@ -64,6 +64,8 @@ pub enum ProcessEvent {
         worker: WorkerId,
         /// Its exit status.
         status: ExitStatus,
+        /// The release of the library in it, if the driver has refused it for being another one than its own.
+        refused_release: Option<String>,
     },
     /// The last words of a process that has ended. Sent once for each, after `Exited`.
     LastWords {

@@ -188,6 +188,7 @@ impl ProcessContext {
             seat
         });
         watch.ended().await;
+        let refused_release = seat.as_ref().and_then(|seat| seat.note());
         drop(seat);
         let Self { worker, starter, lane, live, events, .. } = self;
         let status = live.borrow_mut().bury(&worker, pid, child, &starter);
@@ -202,7 +203,7 @@ impl ProcessContext {
             let starter = starter.clone();
             drop(lane.run("end orphans", move || orphans::end_orphans(&starter, &mark)));
         }
-        events.do_send(ProcessEvent::Exited { worker: worker.clone(), status });
+        events.do_send(ProcessEvent::Exited { worker: worker.clone(), status, refused_release });
         let tail = output.finish().await;
         let error = match error_file {
             Some(path) => {

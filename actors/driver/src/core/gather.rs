@@ -460,9 +460,13 @@ impl DriverCore {
                 _ => {}
             }
         }
-        for ((host, number), slot) in self.roster.slots() {
+        for (slot_id, slot) in self.roster.slots() {
             if slot.worker.is_none() && slot.backoff_until.is_some_and(|until| until > now) {
-                missing.push(format!("{host}[{number}] (in back-off)"));
+                let (host, number) = slot_id;
+                let is_refused = self.roster.is_of_other_release(slot_id);
+                let why =
+                    if is_refused { "its library is of another release" } else { "in back-off" };
+                missing.push(format!("{host}[{number}] ({why})"));
             }
         }
         for entry in self.roster.hosts() {

@@ -21,6 +21,8 @@ pub(crate) struct ProcessExit {
     pub(crate) status: ExitStatus,
     pub(crate) stopped_by: Option<StoppedBy>,
     pub(crate) killed_after_grace: bool,
+    /// The release of the library in it, if this driver has refused it for that.
+    pub(crate) refused_release: Option<String>,
 }
 
 impl DriverCore {
@@ -124,7 +126,7 @@ impl DriverCore {
 
     /// Handles the end of a worker's process, as its agent saw it.
     pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &ProcessExit) {
-        let ProcessExit { status, stopped_by, killed_after_grace } = exit;
+        let ProcessExit { status, stopped_by, killed_after_grace, refused_release } = exit;
         let (status, killed_after_grace) = (*status, *killed_after_grace);
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
         // The status may come after the process was stopped, after the end of the job, or to a driver that has taken over
@@ -189,7 +191,9 @@ impl DriverCore {
             self.lose_failed_member(now, worker, failure, &cause, now);
         }
         self.forget_worker(worker);
-        if !expected && !self.round.phase().is_over() {
+        if let Some(release) = refused_release.as_ref().filter(|_| !expected) {
+            self.handle_other_release(now, worker, release);
+        } else if !expected && !self.round.phase().is_over() {
             // A death was noted when it was known; a generation may have trained since.
             if !was_known_dead {
                 self.note_failure(worker, Some(status), "");

@@ -11,6 +11,7 @@ use elastic_runtime::restart::RestartBackoff;
 
 use super::DriverCore;
 use super::config::{ElasticMode, OnFailure};
+use super::output::EventKind;
 use super::phase::RoundPhase;
 use super::table::{SlotId, Stance};
 use super::timers::Timer;
@@ -22,6 +23,15 @@ const BACKOFF: RestartBackoff =
 /// Exits on each slot, before any worker attached, after which the program itself is at fault. A process that could not
 /// be started tells nothing of the program.
 const EARLY_EXITS: u32 = 2;
+
+/// The release of this driver.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// Whether a library says that it is of this driver's release: `elastic-node 0.1.0, protocol …`.
+fn is_of_release(theirs: &str) -> bool {
+    let rest = theirs.strip_prefix("elastic-node ").and_then(|it| it.strip_prefix(RELEASE));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
+}
 
 impl DriverCore {
     /// Counts a process that could not be started as a failure of its slot. It never takes a host out on which other
@@ -127,6 +137,53 @@ impl DriverCore {
         let joined = if self.config.hosts_join { self.workers_needed() as usize } else { 0 };
         if programless >= usable.max(joined) {
             self.fail_with_first_cause(now, "the program cannot be started on any host");
+        }
+    }
+
+    /// Handles the end of a process whose library is of another release than this driver, which has refused it: no host is
+    /// at fault, and no process of the slot would do better before the library is replaced. The slot is tried again now
+    /// and then. Fails the job if it cannot begin without such slots; one that hosts may join at will, if it lacks as many as
+    /// it needs.
+    pub(crate) fn handle_other_release(&mut self, now: Time, worker: &WorkerId, theirs: &str) {
+        if self.round.phase().is_over() {
+            return;
+        }
+        let slot = (worker.host.clone(), worker.slot);
+        let theirs = shorten(theirs);
+        let reason = format!(
+            "{worker} was refused: the library of its program is {theirs}, and this driver is elastic-node {RELEASE}{}",
+            if is_of_release(&theirs) { ", of another build" } else { "" },
+        );
+        self.note_failure(worker, None, &reason);
+        let until = now + BACKOFF.cap;
+        if is_planted(Bug::OtherReleaseBlamed) {
+            return self.count_failure(now, worker, &reason);
+        }
+        self.back_off(slot.clone(), until);
+        if self.roster.note_other_release(slot) {
+            let pause = BACKOFF.cap.as_secs();
+            let message = format!("{reason}; its slot is tried again every {pause} s");
+            self.event(EventKind::Warning { message });
+        }
+        // What others have trained is worth a wait.
+        if self.state.committed().is_some() {
+            return;
+        }
+        let needed = self.workers_needed() as usize;
+        let refused = self.roster.other_releases();
+        let listed = self.roster.seating().listed_slots() as usize;
+        let others = listed.saturating_sub(refused);
+        let is_hopeless = match self.config.hosts_join {
+            true => others == 0 && refused >= needed,
+            // A list that is too short without them, too, may grow.
+            false => others == 0 || (others < needed && needed <= listed),
+        };
+        if is_hopeless {
+            let hint = format!(
+                "install the driver's release for the program: pip install elastic-node=={RELEASE}, or \
+                 elastic-node = \"={RELEASE}\" in its Cargo.toml"
+            );
+            self.fail(now, &reason, Some(&hint));
         }
     }
 

@@ -71,6 +71,8 @@ pub(super) struct SimulatedHost {
     /// Number of active faults under which the host's workers do not reach each other.
     pub(super) no_loopback: u32,
     pub(super) hang_start: u32,
+    /// Number of active faults under which the library that its processes load is of another release.
+    pub(super) other_release: u32,
     /// Number of the host's address. It grows when the host is renumbered.
     pub(super) address: u8,
     pub(super) lane: HostLane,
@@ -205,6 +207,7 @@ impl SimulatedHost {
             no_forming: [0; 2],
             no_loopback: 0,
             hang_start: 0,
+            other_release: 0,
             address: 1,
             lane: HostLane::default(),
             has_closed_slots: false,
@@ -346,14 +349,17 @@ impl World {
         let entry = &self.processes[process as usize];
         let status = entry.end.unwrap_or(ExitStatus::Signal(9));
         let worker = entry.id.clone();
+        let refused_release = entry.refused_release();
         let is_slow = self.draw_ns(1, SLOW_READS_ONE_IN) == 1;
         let wait = if is_slow { LAST_WORDS_NS.1 } else { LAST_WORDS_NS.0 };
         let at = self.now + self.draw_ns(0, wait);
         self.agenda.push(at, Happening::Read { host, life, process });
         if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
-            return node.process_event(ProcessEvent::Exited { worker, status });
+            return node.process_event(ProcessEvent::Exited { worker, status, refused_release });
         }
-        self.with_agent(host, life, |core, _| core.handle_exited(&worker, status));
+        self.with_agent(host, life, |core, _| {
+            core.handle_exited(&worker, status, refused_release);
+        });
     }
 
     /// Gives the agent the last output of an ended process.

@@ -139,6 +139,9 @@ impl World {
                 self.hosts[host as usize].no_loopback -= 1;
                 self.release_held(host);
             }
+            SimulatedFault::OtherRelease { host, .. } => {
+                self.hosts[host as usize].other_release -= 1;
+            }
             SimulatedFault::HangStart { host, .. } => self.hosts[host as usize].hang_start -= 1,
             SimulatedFault::HangLane { host, .. } => {
                 if let Some(life) = self.take_stopped(index) {
@@ -196,6 +199,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::NoSpawn { host, .. }
         | SimulatedFault::NoForming { host, .. }
         | SimulatedFault::LoopbackDown { host, .. }
+        | SimulatedFault::OtherRelease { host, .. }
         | SimulatedFault::HangStart { host, .. }
         | SimulatedFault::RenumberHost { host }
         | SimulatedFault::HangLane { host, .. } => TracePlace::agent(host),

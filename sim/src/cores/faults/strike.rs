@@ -175,6 +175,10 @@ impl World {
                 self.hosts[host as usize].no_loopback += 1;
                 Some(for_us)
             }
+            SimulatedFault::OtherRelease { host, for_us } => {
+                self.hosts[host as usize].other_release += 1;
+                Some(for_us)
+            }
             SimulatedFault::HangStart { host, for_us } => {
                 self.hosts[host as usize].hang_start += 1;
                 Some(for_us)

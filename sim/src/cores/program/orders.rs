@@ -5,7 +5,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Step};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
 
-use super::super::processes::{SimulatedProcess, data_address};
+use super::super::processes::{REFUSED_STATUS, SimulatedProcess, data_address};
 use super::super::{Happening, World};
 use super::{ProgramStage, Saved, TrainedModel};
 use crate::trace::TraceKind;
@@ -17,6 +17,9 @@ impl World {
         }
         if self.processes[process as usize].is_script {
             return self.meet(process);
+        }
+        if self.processes[process as usize].is_of_other_release {
+            return self.end_process(process, REFUSED_STATUS, true);
         }
         self.processes[process as usize].has_booted = true;
         self.start_state_node(process);

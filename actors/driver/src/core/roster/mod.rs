@@ -42,6 +42,9 @@ pub(crate) struct Roster {
     program_starts: bool,
     /// Slots on whose hosts the program cannot be started.
     programless: BTreeSet<SlotId>,
+    /// Slots whose last process was refused, since its library is of another release than this driver.
+    #[serde(default)]
+    other_releases: BTreeSet<SlotId>,
     /// The last failure for which each listed host was reported to the host manager.
     blames: BTreeMap<HostName, String>,
     /// Hosts whose last health check has failed.
@@ -63,6 +66,7 @@ impl Roster {
             incarnation: Incarnation::default(),
             program_starts: false,
             programless: BTreeSet::new(),
+            other_releases: BTreeSet::new(),
             unfit: BTreeSet::new(),
             blames: BTreeMap::new(),
         }

@@ -148,6 +148,25 @@ impl Roster {
         Some(self.programless.len())
     }
 
+    /// Notes that the library of a slot's process was of another release than this driver. False if that was known.
+    pub(crate) fn note_other_release(&mut self, slot: SlotId) -> bool {
+        self.other_releases.insert(slot)
+    }
+
+    /// Whether the library of a slot's last process was of another release than this driver.
+    pub(crate) fn is_of_other_release(&self, slot: &SlotId) -> bool {
+        self.other_releases.contains(slot)
+    }
+
+    /// The number of slots on listed hosts whose last process was refused for the release of its library.
+    pub(crate) fn other_releases(&mut self) -> usize {
+        let hosts = &self.snapshot.hosts;
+        self.other_releases.retain(|(host, slot)| {
+            hosts.iter().any(|entry| entry.name == *host && *slot < entry.slots)
+        });
+        self.other_releases.len()
+    }
+
     /// Checks that slots and workers agree.
     pub(super) fn check_slots(&self) -> Result<(), String> {
         for ((host, number), slot) in self.slots.iter() {

@@ -163,6 +163,7 @@ impl Roster {
             record.data_address = Some(data_address);
         }
         record.link = PeerLink::Up;
+        self.other_releases.remove(&(worker.host.clone(), worker.slot));
         record.at_rest = false;
         record.commit = commit.or(record.commit);
         if record.stance == Stance::Leaving {

@@ -127,6 +127,8 @@ pub(super) struct Cluster {
     pub(super) hold_stops: bool,
     /// Whether agents keep the last words of ended processes back.
     pub(super) is_silent_at_end: bool,
+    /// The release of the library in processes that end, if the driver has refused them for it.
+    pub(super) refused_release: Option<String>,
     /// Agents that were told to leave, and are held back.
     leaving: Vec<NodeId>,
     /// Whether the program uses the library.
@@ -204,6 +206,7 @@ impl Cluster {
             source: None,
             hold_stops: false,
             is_silent_at_end: false,
+            refused_release: None,
             leaving: Vec::new(),
             attaches,
             environments: BTreeMap::new(),
@@ -467,6 +470,7 @@ impl Cluster {
             status,
             stopped_by,
             killed_after_grace: false,
+            refused_release: self.refused_release.clone(),
         };
         let agent = self.agents[&worker.host].clone();
         self.core.handle_agent(self.now, &agent, message);

@@ -466,6 +466,73 @@ fn t_2_a_host_that_was_told_another_number_of_hosts_is_refused_with_both() {
     assert!(reason.contains("--nnodes 2,") && reason.contains("--nnodes 2:4"), "{reason}");
 }
 
+/// A release that is not this one.
+const OTHER_RELEASE: &str = "elastic-node 0.0.9, protocol 1.ab";
+
+#[test]
+fn x_12_a_library_of_another_release_ends_a_job_that_cannot_begin_without_it() {
+    let mut cluster = Cluster::new(|config| {
+        config.min_np = Some(2);
+        config.hosts_join = false;
+    });
+    cluster.slow_start = true;
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 2);
+    cluster.refused_release = Some(OTHER_RELEASE.to_owned());
+    let worker = cluster.worker("b", 1);
+    cluster.exit(&worker, ExitStatus::Code(1));
+    let result = cluster.result.as_ref().expect("all three slots are needed");
+    let ours = env!("CARGO_PKG_VERSION");
+    assert!(result.reason.contains("b[1]#") && result.reason.contains(OTHER_RELEASE), "{result:?}");
+    assert!(result.reason.contains(&format!("this driver is elastic-node {ours}")), "{result:?}");
+    let hint = result.hint.as_deref().expect("a way out");
+    assert!(hint.contains(&format!("pip install elastic-node=={ours}")), "{hint}");
+    assert!(cluster.failed_hosts.is_empty(), "no host is at fault");
+}
+
+#[test]
+fn x_12_a_job_that_begins_without_a_host_of_another_release_waits_for_the_others() {
+    let mut cluster = Cluster::new(|config| {
+        (config.np, config.hosts_join) = (Some(2), true);
+        config.on_failure = OnFailure::Blacklist;
+    });
+    cluster.slow_start = true;
+    cluster.add_host("a", 2);
+    cluster.refused_release = Some(OTHER_RELEASE.to_owned());
+    let worker = cluster.worker("a", 0);
+    cluster.exit(&worker, ExitStatus::Code(1));
+    assert_eq!(cluster.result, None, "another host may join");
+    assert!(cluster.failed_hosts.is_empty());
+    let worker = cluster.worker("a", 1);
+    cluster.exit(&worker, ExitStatus::Code(1));
+    let result = cluster.result.as_ref().expect("as many as it needs");
+    assert!(result.reason.contains(OTHER_RELEASE), "{result:?}");
+}
+
+#[test]
+fn x_12_a_host_whose_library_is_of_another_release_is_not_blamed_and_tried_again() {
+    let mut cluster = two_by_two(|config| config.min_np = Some(1));
+    cluster.slow_start = true;
+    let victim = cluster.worker("a", 0);
+    cluster.exit(&victim, ExitStatus::Signal(9));
+    cluster.refused_release =
+        Some(format!("elastic-node {}, protocol 2.ab", env!("CARGO_PKG_VERSION")));
+    let mut before = victim;
+    for _attempt in 0..6 {
+        cluster.pass(Duration::from_secs(40));
+        let worker = cluster.worker("a", 0);
+        assert_ne!(worker, before, "the library may have been replaced meanwhile");
+        cluster.exit(&worker, ExitStatus::Code(1));
+        before = worker;
+    }
+    assert!(cluster.failed_hosts.is_empty());
+    assert_eq!(cluster.result, None);
+    assert_eq!(cluster.sizes.last(), Some(&3), "the others train");
+    let warned: Vec<_> =
+        cluster.warnings.iter().filter(|it| it.contains("of another build")).collect();
+    assert_eq!(warned.len(), 1, "{warned:?}");
+}
+
 #[test]
 fn h_8_an_error_whose_process_ended_before_the_verdict_on_it_counts_once() {
     let mut cluster = two_by_two(|_| {});
