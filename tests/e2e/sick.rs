@@ -287,6 +287,44 @@ fn s_6_an_output_directory_that_takes_no_files_takes_no_host_out() {
 }
 
 #[test]
+fn s_6_two_jobs_that_live_do_not_write_into_one_output_directory() {
+    let mut first = Job::start(&["-n", "1", "--output-dir", "DIR/out"], &[]);
+    let out = first.path("out");
+    let flags = ["-n", "2", "--output-dir", out.to_str().expect("UTF-8")];
+    // Before a worker of either job has written.
+    let mut second = Job::start(&flags, &[]);
+    first.agent("a", 1);
+    first.wait_for_sizes(&[1]);
+    second.agent("a", 2);
+    second.wait_for_sizes(&[2]);
+    let names: Vec<_> =
+        std::fs::read_dir(&out).expect("it is there").flatten().map(|it| it.file_name()).collect();
+    assert_eq!(names.len(), 3, "the first job's streams, and whose they are: {names:?}");
+    let words = std::fs::read_to_string(second.path("agent.a.stderr")).expect("the agent's log");
+    assert!(words.contains("holds the output of the job"), "{words}");
+    let third = Command::new(binary())
+        .args(["run", "-n", "1", "--bind", "127.0.0.1:0", "--state-dir"])
+        .arg(second.path("third"))
+        .args(["--output-dir", flags[3], "--", "true"])
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&third.stderr);
+    assert_eq!(third.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains(flags[3]) && stderr.contains("give each job"), "{stderr}");
+    // The first one goes on to write there when its driver is started again, and the folder is free at its end.
+    first.kill_driver();
+    first.start_driver_again();
+    first.wait_for_term(2);
+    assert_eq!(first.finish(), 0);
+    first.agent_end("a");
+    let victim = second.pid("a", 0);
+    kill_until_another_generation(&mut second, victim);
+    let names = std::fs::read_dir(&out).expect("it is there").flatten().count();
+    assert_eq!(names, 5, "the second job's next process stores its output");
+    assert_eq!(second.finish(), 0);
+}
+
+#[test]
 fn s_10_orphans_are_reaped_and_end_with_their_worker() {
     let script = "for i in 1 2 3 4 5; do (setsid sh -c 'exit 0' &) ; done; \
                   setsid sh -c 'sleep 1000 & echo $! > DIR/orphan; wait' & \

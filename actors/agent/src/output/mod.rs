@@ -9,6 +9,7 @@
 mod allowance;
 mod file_name;
 mod lines;
+mod owner;
 mod plan;
 mod prefix;
 mod pump;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use allowance::ShownRate;
 pub use file_name::file_stem;
+pub use owner::{FolderTaken, check_folder};
 pub(super) use plan::OutputPlan;
 pub use pump::{AttachError, TAIL_PATIENCE};
 pub(super) use pump::{Attached, Pipes, attach};

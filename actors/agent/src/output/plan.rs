@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use elastic_protocol::environment;
 use elastic_protocol::messages::{FileUmask, ProcessPlace};
 
+use super::owner::FolderOwner;
 use super::prefix::LinePrefix;
 use super::{OutputStream, file_stem};
 use crate::core::SpawnOrder;
@@ -19,6 +21,8 @@ pub(crate) struct OutputPlan {
     pub(crate) error_file: Option<PathBuf>,
     /// Permissions that the stored files do not get.
     pub(super) umask: FileUmask,
+    /// The folder of the stored files, and the job that it is to belong to; none if nothing is stored.
+    pub(super) owner: Option<FolderOwner>,
 }
 
 /// Where one stream is stored, and whether it is shown.
@@ -35,6 +39,12 @@ impl OutputPlan {
     pub(crate) fn new(order: &SpawnOrder, scratch: Option<&Path>) -> Self {
         let settings = &order.output;
         let stored = settings.directory.as_deref().map(Path::new);
+        let job = order.environment.iter().rev().find(|(name, _)| name == environment::JOB);
+        let owned = |folder: &Path| {
+            let (folder, (_, job)) = (folder.to_owned(), job?);
+            Some(FolderOwner { folder, job: job.clone() })
+        };
+        let owner = stored.and_then(owned);
         let Some(place) = order.place else {
             let file = |stream: OutputStream| {
                 let name = format!("{}.{}", file_stem(&order.worker), stream.name());
@@ -47,6 +57,7 @@ impl OutputPlan {
                 stderr: whole(OutputStream::Stderr),
                 error_file: None,
                 umask: settings.umask,
+                owner,
             };
         };
         let (redirects, tee) =
@@ -65,6 +76,7 @@ impl OutputPlan {
             stderr: plan(OutputStream::Stderr, redirects.stderr, tee.stderr),
             error_file: stored.or(scratch).map(|folder| of_rank(folder, place).join("error.json")),
             umask: settings.umask,
+            owner,
         }
     }
 }

@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::oneshot;
 
 use super::lines::Lines;
+use super::owner::FolderTaken;
 use super::plan::{OutputPlan, StreamPlan};
 use super::prefix::LinePrefix;
 use super::stored::{self, OutputFiles, StoredFile};
@@ -52,6 +53,9 @@ pub enum AttachError {
         /// The cause.
         source: io::Error,
     },
+    /// The folder holds the output of another job.
+    #[error(transparent)]
+    Taken(#[from] FolderTaken),
     /// A pipe cannot be made.
     #[error("there is no pipe for its output: {0}")]
     Pipe(#[source] io::Error),
@@ -115,7 +119,7 @@ pub(crate) fn attach(
     let (hear_end, process_lives) = pipe()?;
     let tail = Arc::new(Mutex::new(StreamTail::default()));
     let source = |stream, of: &StreamPlan, pipe, tail| {
-        let begin = |path| StoredFile::begin(path, plan.umask, files).map_err(AttachError::Thread);
+        let begin = |path| StoredFile::begin(path, plan, files).map_err(AttachError::Thread);
         let file = of.file.as_deref().map(begin).transpose()?;
         let (pipe, lines) = (Some(File::from(pipe)), of.is_shown.then(Lines::default));
         Ok::<_, AttachError>(Source { stream, pipe, file, lines, tail })

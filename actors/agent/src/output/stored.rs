@@ -2,6 +2,7 @@
 //! hangs holds up neither the worker nor the agent. Output that does not fit into the lane is dropped, and the
 //! file says how much.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -16,6 +17,8 @@ use elastic_runtime::{
     DroppingWriter, DroppingWriterLane, DroppingWriterTrouble, WeakDroppingWriter,
 };
 
+use super::owner::{FolderOwner, FolderShare, FolderTaken};
+use super::plan::OutputPlan;
 use super::pump::AttachError;
 
 /// Timeout for opening a worker's files at its start. Output whose file cannot be made, or whose folder does not answer, holds up
@@ -38,6 +41,8 @@ struct Files {
     opening: AtomicUsize,
     /// The lanes of the files that are open; ended ones leave with the next file.
     lanes: Mutex<Vec<WeakDroppingWriter>>,
+    /// The shares in folders that this agent's workers write to, kept as long as the agent lives.
+    shares: Mutex<BTreeMap<PathBuf, FolderShare>>,
 }
 
 impl OutputFiles {
@@ -45,6 +50,17 @@ impl OutputFiles {
         let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.retain(|lane| lane.upgrade().is_some());
         lanes.push(words.downgrade());
+    }
+
+    /// Enters the folder of stored files, once for all.
+    fn enter(&self, owner: &FolderOwner, umask: FileUmask) -> Result<(), FolderTaken> {
+        let mut shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shares.contains_key(&owner.folder)
+            && let Some(share) = owner.enter(umask)?
+        {
+            shares.insert(owner.folder.clone(), share);
+        }
+        Ok(())
     }
 
     /// The trouble of the file that has not been written for longest, if one hangs.
@@ -65,11 +81,12 @@ pub(super) struct StoredFile {
 }
 
 impl StoredFile {
-    /// Begins to open the file, without these permissions.
-    pub(super) fn begin(path: &Path, umask: FileUmask, files: &OutputFiles) -> io::Result<Self> {
+    /// Begins to open the file, as the plan of its process says.
+    pub(super) fn begin(path: &Path, plan: &OutputPlan, files: &OutputFiles) -> io::Result<Self> {
         let (told, opened) = sync_channel(1);
         let opening = Some((files.clone(), told));
-        let file = LateFile { path: path.to_owned(), umask, file: None, opening };
+        let (umask, owner) = (plan.umask, plan.owner.clone());
+        let file = LateFile { path: path.to_owned(), umask, owner, file: None, opening };
         let lane = DroppingWriterLane {
             waiting_bytes_max: WAITING_BYTES_MAX,
             answers_within: WRITTEN_WITHIN,
@@ -144,17 +161,21 @@ fn open_with_mode(path: &Path, mode: u32) -> io::Result<File> {
 struct LateFile {
     path: PathBuf,
     umask: FileUmask,
+    owner: Option<FolderOwner>,
     file: Option<File>,
     opening: Option<(OutputFiles, SyncSender<Result<(), AttachError>>)>,
 }
 
 impl LateFile {
-    fn open(&mut self) -> Result<(), AttachError> {
+    fn open(&mut self, files: &OutputFiles) -> Result<(), AttachError> {
         let path = self.path.clone();
         if let Some(folder) = path.parent() {
             let mode = self.umask.of_folders();
             let made = DirBuilder::new().recursive(true).mode(mode).create(folder);
             made.map_err(|source| AttachError::Folder { path: folder.to_owned(), source })?;
+        }
+        if let Some(owner) = &self.owner {
+            files.enter(owner, self.umask)?;
         }
         let file = open_with_mode(&path, self.umask.of_files());
         self.file = Some(file.map_err(|source| AttachError::File { path, source })?);
@@ -175,7 +196,7 @@ impl Write for LateFile {
     fn flush(&mut self) -> io::Result<()> {
         let Some((files, told)) = self.opening.take() else { return Ok(()) };
         files.0.opening.fetch_add(1, Ordering::AcqRel);
-        let opened = self.open();
+        let opened = self.open(&files);
         files.0.opening.fetch_sub(1, Ordering::AcqRel);
         let failed = opened.as_ref().err().map(ToString::to_string);
         // The start did not wait this long, so the error can only be logged.

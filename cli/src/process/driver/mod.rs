@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use elastic_agent::output::check_folder;
 use elastic_driver::recording::{DriverStart, RecordedDriver};
 use elastic_driver::{AskStatus, Driver, DriverParts, StopJob};
 use elastic_host_manager::{
@@ -186,6 +187,10 @@ async fn drive(
     let absolute = |folder: &String| Some(std::path::absolute(folder).ok()?.display().to_string());
     let output_dir = plan.config.output.directory.as_ref().and_then(absolute);
     let output_dir = output_dir.as_deref();
+    if let Some(folder) = output_dir {
+        let free = check_folder(Path::new(folder), &name);
+        free.map_err(|taken| CommandFailure::usage(taken.to_string()).hint(OTHER_FOLDER))?;
+    }
     let start = LoggedStart { job: &name, address: &reached_at, output_dir };
     let events = EventLog::open(events_path.clone(), umask, at, term.0, &start)
         .failed("the event log cannot be written")?;
@@ -584,6 +589,10 @@ fn listen(
     }
     Ok(listening)
 }
+
+/// The way out where the folder of `--output-dir` holds the output of another job that lives.
+const OTHER_FOLDER: &str =
+    "elastic-node list shows the jobs of this machine; the folder is free when that job has ended";
 
 /// The job's folder below `--log-dir`: its name and the beginning of its id, so that no two jobs share a folder.
 fn log_folder(folder: &Path, run_id: Option<&str>, job: JobId) -> Result<String, CommandFailure> {

@@ -1,0 +1,144 @@
+//! Whose output a folder holds. Two jobs that live at one time would write into the same files of `--output-dir`: the agents
+//! of the first one share a lock on a small file in the folder, which names the job, and others stay out until they
+//! have ended. Used by `stored`, and by a driver that begins.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use elastic_protocol::messages::FileUmask;
+
+/// The file in the folder that is locked, and names the job.
+const NAME: &str = ".elastic-node-job";
+
+/// Most bytes of that file that are read: a job's id has 36.
+const NAME_BYTES_MAX: u64 = 64;
+
+/// A folder, and the job whose output is to go there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct FolderOwner {
+    pub(crate) folder: PathBuf,
+    /// The job's id.
+    pub(crate) job: String,
+}
+
+/// The folder holds the output of another job.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} holds the output of the job {other}, which goes on: give each job an --output-dir of its own",
+    folder.display()
+)]
+pub struct FolderTaken {
+    folder: PathBuf,
+    other: String,
+}
+
+/// What a process holds as long as it may write into the folder.
+#[derive(Debug)]
+pub(super) struct FolderShare {
+    /// The lock goes with the last descriptor.
+    _file: File,
+}
+
+impl FolderOwner {
+    /// Enters the folder, which must be there. `None` if it cannot be said whose it is.
+    ///
+    /// # Errors
+    /// [`FolderTaken`] names the other job.
+    pub(super) fn enter(&self, umask: FileUmask) -> Result<Option<FolderShare>, FolderTaken> {
+        match self.try_enter(umask.of_files()) {
+            Ok(Ok(file)) => Ok(Some(FolderShare { _file: file })),
+            Ok(Err(other)) => Err(FolderTaken { folder: self.folder.clone(), other }),
+            Err(error) => {
+                let folder = self.folder.display();
+                tracing::debug!(%folder, %error, "other jobs are not kept out of the folder");
+                Ok(None)
+            }
+        }
+    }
+
+    fn try_enter(&self, mode: u32) -> io::Result<Result<File, String>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).mode(mode);
+        let mut file = options.open(self.folder.join(NAME))?;
+        match file.try_lock() {
+            Ok(()) => {
+                // Nobody lives there.
+                file.set_len(0)?;
+                file.write_all(self.job.as_bytes())?;
+                file.unlock()?;
+            }
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // Whoever holds the whole lock does so for the moment in which it writes.
+        file.lock_shared()?;
+        // Another one may have come before this one had its share.
+        let holder = holder(&mut file)?;
+        Ok(if holder == self.job { Ok(file) } else { Err(holder) })
+    }
+}
+
+/// Says whether the folder holds the output of another job than this one, whose agents live on this machine or share its file
+/// system. A folder of which that cannot be said is nobody's.
+///
+/// # Errors
+/// [`FolderTaken`] names the other job.
+pub fn check_folder(folder: &Path, job: &str) -> Result<(), FolderTaken> {
+    let other = || {
+        let mut file = File::open(folder.join(NAME)).ok()?;
+        let holder = holder(&mut file).ok()?;
+        let is_held = || matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+        (holder != job && is_held()).then_some(holder)
+    };
+    match other() {
+        Some(other) => Err(FolderTaken { folder: folder.to_owned(), other }),
+        None => Ok(()),
+    }
+}
+
+fn holder(file: &mut File) -> io::Result<String> {
+    file.rewind()?;
+    let mut named = Vec::new();
+    file.take(NAME_BYTES_MAX).read_to_end(&mut named)?;
+    let named = String::from_utf8_lossy(&named);
+    Ok(named.chars().filter(|it| !it.is_control()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(folder: &Path, job: &str) -> FolderOwner {
+        FolderOwner { folder: folder.to_owned(), job: job.to_owned() }
+    }
+
+    #[test]
+    fn s_6_two_jobs_that_live_do_not_share_a_folder_and_agents_of_one_do() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path();
+        let enter = |job| owner(path, job).enter(FileUmask::PRIVATE);
+        assert!(check_folder(path, "one").is_ok(), "nobody was there");
+        let first = enter("one").expect("nobody is there").expect("it can be said");
+        let second = enter("one").expect("an agent of the same job").expect("it can be said");
+        let refused = enter("two").expect_err("another job").to_string();
+        assert!(refused.contains("the job one") && refused.contains("--output-dir"), "{refused}");
+        assert!(check_folder(path, "two").is_err());
+        assert!(check_folder(path, "one").is_ok(), "a driver that is started again");
+        drop(first);
+        assert!(enter("two").is_err(), "its other agent lives");
+        drop(second);
+        assert!(check_folder(path, "two").is_ok());
+        let other = enter("two").expect("the first job is over").expect("it can be said");
+        assert!(enter("one").is_err());
+        drop(other);
+    }
+
+    #[test]
+    fn a_folder_that_takes_no_file_is_nobodys() {
+        let nowhere = Path::new("/dev/null");
+        assert!(matches!(owner(nowhere, "one").enter(FileUmask::PRIVATE), Ok(None)));
+        assert!(check_folder(nowhere, "one").is_ok());
+    }
+}
