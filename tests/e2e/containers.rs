@@ -139,3 +139,21 @@ fn x_2_a_process_that_has_the_id_of_a_former_worker_is_left_alone() {
     assert!(is_running(stranger));
     assert_eq!(job.finish(), 0);
 }
+
+#[test]
+fn s_13_a_host_without_its_null_device_names_that_file_and_no_program() {
+    if !nix::unistd::geteuid().is_root() {
+        return not_shown("a mount namespace needs root");
+    }
+    let mut job = Job::start(&["-n", "1"], &[]);
+    let agent = job.agent_command("a", 1);
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs none /dev && exec \"$0\" \"$@\"";
+    command.args(["--mount", "/bin/sh", "-c", script]);
+    let child = command.arg(agent.get_program()).args(agent.get_args()).spawn();
+    job.agents.insert("a".to_owned(), child.expect("util-linux"));
+    let failed = job.wait("a failed start", |job| job.events_of("worker_not_started").pop());
+    let reason = failed["reason"].to_string();
+    assert!(reason.contains("/dev/null cannot be opened"), "{reason}");
+    assert!(!reason.contains("PATH"), "{reason}");
+}

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::Arc;
 
 use elastic_robust_lock::LockSeat;
+use elastic_runtime::null_device;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -71,6 +72,7 @@ pub(super) fn start(
     let Some((program, arguments)) = order.program.argv.split_first() else {
         return Err(StartFailure::from("the job names no program to run".to_owned()));
     };
+    let no_input = null_device().map_err(|error| explain(program, &error))?;
     let mut command = Command::new(program);
     without_the_agents_task(&mut command);
     command
@@ -78,7 +80,7 @@ pub(super) fn start(
         .env_remove(TOKEN_VARIABLE)
         .envs(order.environment.iter().map(|(name, value)| (name, value)))
         .env(CREDENTIAL_VARIABLE, &order.credential.0)
-        .stdin(Stdio::null())
+        .stdin(no_input)
         .stdout(pipes.stdout)
         .stderr(pipes.stderr);
     if let Some(path) = error_file {

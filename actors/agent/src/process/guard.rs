@@ -8,6 +8,8 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use elastic_runtime::null_device;
+
 use super::command::in_own_session;
 
 /// The guard's script. The line `+ GROUP` adds a process group, or a control group by its folder; `- GROUP` removes it. At
@@ -59,8 +61,8 @@ impl Guard {
             .args(folder)
             .env_clear()
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+            .stdout(null_device()?)
+            .stderr(null_device()?);
         in_own_session(&mut command, None);
         let mut process = command.spawn()?;
         let orders = process.stdin.take();

@@ -7,13 +7,13 @@ use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::rc::Rc;
 use std::time::Duration;
 
 use elastic_protocol::ExitStatus;
 use elastic_protocol::messages::HealthFailure;
-use elastic_runtime::{BlockingLane, OffloadPort};
+use elastic_runtime::{BlockingLane, OffloadPort, null_device};
 use nix::unistd::Pid;
 use tokio::net::unix::pipe::Receiver;
 use tokio::task::spawn_local;
@@ -101,7 +101,7 @@ impl HealthChecker {
 fn start(command: &str, starter: &Starter) -> std::io::Result<StartedCheck> {
     let (output, input) = std::io::pipe()?;
     let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(command).stdin(Stdio::null()).process_group(0);
+    shell.arg("-c").arg(command).stdin(null_device()?).process_group(0);
     shell.stdout(input.try_clone()?).stderr(input);
     // The agent takes no child for an orphan that is just being started.
     starter.children().starting += 1;

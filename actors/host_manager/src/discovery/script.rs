@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use elastic_protocol::ExitStatus;
-use elastic_runtime::OffloadPort;
+use elastic_runtime::{OffloadPort, null_device};
 use futures_util::future::{Either, join, select};
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
@@ -120,7 +120,7 @@ impl ScriptDiscovery {
 fn spawn(path: &Path, runtime: &Handle) -> io::Result<Child> {
     let _context = runtime.enter();
     Command::new(path)
-        .stdin(Stdio::null())
+        .stdin(null_device()?)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)

@@ -4,9 +4,10 @@
 //! order.
 
 use std::io;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use elastic_protocol::HostName;
+use elastic_runtime::null_device;
 use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -25,7 +26,7 @@ pub(super) fn start(agent: &AgentCommand, name: &HostName) -> io::Result<Child> 
         command.env_remove(variable);
     }
     command.args(agent.arguments(name)).arg("--token-file").arg(&agent.token_file);
-    command.stdin(Stdio::null());
+    command.stdin(null_device()?);
     of_this_driver(&mut command, agent.outlives_driver);
     command.spawn()
 }
