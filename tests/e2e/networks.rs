@@ -2,12 +2,13 @@
 //! direction, a loopback that is down, and a host that answers for another.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::Signal;
 
-use crate::data_path::{agent_at, agent_of};
-use crate::network::Network;
+use crate::data_path::{agent_at, agent_in, agent_of};
+use crate::network::{HERE, Network};
 use crate::support::{Job, signal, wait_until};
 
 /// A router between the nodes and the driver of a job; it ends with this value.
@@ -58,6 +59,54 @@ fn s_14_a_router_that_gives_each_connection_another_port_disturbs_nobody() {
     assert_eq!(job.sizes(), [2], "{}", job.stderr());
     assert!(job.events_of("reset_decided").is_empty());
     job.assert_exact();
+}
+
+#[test]
+fn s_5_a_name_server_that_hangs_keeps_no_node_from_a_driver_that_is_started_again() {
+    let Some(network) = Network::enter(1) else { return };
+    let mut job = Job::start(&["-n", "1", "--bind", &format!("{HERE}:0")], &[]);
+    // The host's own files lie over the system's in a mount namespace.
+    let files = [
+        ("hosts", format!("{HERE} driver.test\n")),
+        ("resolv.conf", format!("nameserver {HERE}\noptions timeout:30 attempts:5\n")),
+        ("nsswitch.conf", "hosts: files dns\n".to_owned()),
+    ];
+    let mut script = String::new();
+    for (name, text) in files {
+        fs::write(job.path(name), text).expect("a file");
+        let path = job.path(name);
+        script.push_str(&format!("mount --bind {} /etc/{name} && ", path.display()));
+    }
+    script.push_str("exec \"$0\" \"$@\"");
+    let wrapper = [
+        network.place(0).wrapper(),
+        ["unshare", "--mount", "/bin/sh", "-c", &script].map(Into::into).to_vec(),
+    ];
+    let address = job.address.clone();
+    job.address = address.replace(&HERE.to_string(), "driver.test");
+    agent_in(&mut job, "a", 1, &wrapper.concat());
+    job.address = address;
+    job.wait_for_sizes(&[1]);
+    // It takes questions, and does not answer.
+    let _hangs = UdpSocket::bind((HERE, 53)).expect("root may");
+    fs::write(job.path("hosts"), "127.0.0.1 localhost\n").expect("a file");
+    job.kill_driver();
+    job.start_driver_again();
+    job.wait_for_term(2);
+    job.wait("its host and its worker", |job| {
+        let status = job.status()?;
+        (status["phase"] == "run" && status["hosts"][0]["state"] == "active").then_some(())
+    });
+    assert!(job.events_of("reset_decided").is_empty());
+    // A new process finds the driver, too.
+    let victim = job.pid("a", 0);
+    signal(victim, Signal::SIGKILL);
+    job.wait("another process trains", |job| {
+        let status = job.status()?;
+        (status["phase"] == "run" && status["workers"][0]["pid"] != victim).then_some(())
+    });
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
 }
 
 #[test]

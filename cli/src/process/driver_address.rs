@@ -44,7 +44,8 @@ impl RouteToDriver {
 pub(crate) struct DriverAddress<P> {
     processes: P,
     route: RouteToDriver,
-    /// The driver's address for workers; none where it is on the loopback: workers of other machines could not reach a
+    /// The driver's addresses for workers, before the names that led to them: a worker that starts while no name server
+    /// answers finds it all the same. None where it is on the loopback: workers of other machines could not reach a
     /// worker that went through the loopback.
     address: Option<String>,
 }
@@ -57,7 +58,14 @@ impl<P> DriverAddress<P> {
         let is_local = all.iter().any(|address| address.ip().is_loopback());
         let towards = all.first().copied().filter(|_| !is_local);
         let route = RouteToDriver { towards, interface };
-        Self { processes, address: (!is_local).then(|| driver.to_owned()), route }
+        let mut addresses: Vec<String> = Vec::new();
+        for address in all.iter().map(ToString::to_string).chain(driver.split(',').map(Into::into))
+        {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        Self { processes, address: (!is_local).then(|| addresses.join(",")), route }
     }
 
     /// The route on which other hosts are reached.

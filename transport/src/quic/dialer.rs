@@ -24,12 +24,13 @@ use crate::identity::token::{Fingerprint, JoinToken, TokenKind};
 use crate::peers::CloseCode;
 use crate::peers::addresses::DriverAddresses;
 use crate::peers::backoff::DialBackoff;
-use crate::peers::search::{ADDRESSES_MAX, Attempt, Choice, DriverSearch, Failed};
+use crate::peers::search::{Attempt, Choice, DriverSearch, Failed};
 use crate::quic::closing::{ConnectionClose, close};
 use crate::quic::connect_error::{AttemptFailure, ConnectError};
 use crate::quic::greeting::Greeting;
 use crate::quic::links::QuicLinks;
 use crate::quic::log_limit::LogLimit;
+use crate::quic::lookups::Lookups;
 use crate::quic::settings::{self, HANDSHAKE_DEADLINE};
 use crate::quic::sockets::{SocketError, Sockets};
 use crate::quic::tls::{self, CertificateFinding};
@@ -38,6 +39,8 @@ use crate::quic::tls::{self, CertificateFinding};
 pub(crate) struct Dialer {
     /// The addresses that are tried.
     pub(crate) drivers: Rc<DriverAddresses>,
+    /// The addresses behind their names.
+    pub(crate) lookups: Lookups,
     /// Term of the last driver that was met.
     pub(crate) term: Incarnation,
     pub(crate) authority: Fingerprint,
@@ -236,14 +239,8 @@ impl Dialer {
         &mut self,
         identity: Option<&NodeIdentity>,
     ) -> Result<ProvenDriver, AttemptFailure> {
-        let mut why_none = "the name has no address".to_owned();
-        let mut addresses = Vec::new();
-        for name in self.drivers.all() {
-            match tokio::net::lookup_host(&name).await {
-                Ok(found) => addresses.extend(found.take(ADDRESSES_MAX)),
-                Err(error) => why_none = format!("name not resolved: {error}"),
-            }
-        }
+        let (addresses, why_none) = self.lookups.addresses(&self.drivers.all()).await;
+        let why_none = why_none.unwrap_or_else(|| "the name has no address".to_owned());
         let this = &*self;
         let dial = |index: usize| {
             let address = addresses[index];
@@ -272,7 +269,7 @@ impl Dialer {
                 Err(AttemptFailure::Passing(reason)) => (Attempt::Passing(reason), None),
             };
             match (search.handle_attempt(index, attempt), driver) {
-                (Choice::Take, driver) => break driver,
+                (Choice::Take, driver) => break driver.map(|driver| (driver, addresses[index])),
                 (Choice::Succeeded, Some(driver)) => {
                     close(&driver.connection, CloseCode::Closed, "a later term is known");
                 }
@@ -281,8 +278,9 @@ impl Dialer {
         };
         drop(attempts);
         match driver {
-            Some(driver) => {
+            Some((driver, address)) => {
                 self.term = driver.bearer.node.incarnation;
+                self.lookups.note_met(address);
                 Ok(driver)
             }
             None => Err(match search.into_failure() {

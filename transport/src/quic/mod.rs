@@ -10,6 +10,7 @@ pub(crate) mod link;
 pub(crate) mod links;
 pub(crate) mod listener;
 pub(crate) mod log_limit;
+pub(crate) mod lookups;
 pub(crate) mod process_identity;
 pub(crate) mod refusals;
 pub(crate) mod reserved;

@@ -25,6 +25,7 @@ use crate::quic::dialer::{Dialer, claim};
 use crate::quic::known_drivers::KnownDriversActor;
 use crate::quic::links::QuicLinks;
 use crate::quic::listener::{Admit, Listener};
+use crate::quic::lookups::Lookups;
 use crate::quic::refusals::{keep_refusals, watch_refusals};
 use crate::quic::settings;
 use crate::quic::sockets::Sockets;
@@ -183,6 +184,7 @@ impl QuicTransport {
         let drivers = DriverAddresses::new(&address, found);
         let mut dialer = Dialer {
             drivers: Rc::clone(&drivers),
+            lookups: Lookups::default(),
             term: Incarnation::default(),
             authority: token.authority,
             deadlines,
