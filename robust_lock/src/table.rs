@@ -83,7 +83,11 @@ impl TableSeat {
 
     /// Leaves a note, cut where it is too long.
     pub(crate) fn set_note(&self, text: &str) {
-        let text = &text.as_bytes()[..text.floor_char_boundary(NOTE_BYTES_MAX)];
+        let mut end = text.len().min(NOTE_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let text = &text.as_bytes()[..end];
         for (word, bytes) in self.note.iter().zip(text.chunks(size_of::<u32>())) {
             let mut whole = [0; size_of::<u32>()];
             whole[..bytes.len()].copy_from_slice(bytes);

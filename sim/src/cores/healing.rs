@@ -258,6 +258,13 @@ impl World {
             JobOutcome::Failed if result.reason.starts_with("the program ended on every slot") => {
                 self.check_early_failures(&result.reason)
             }
+            JobOutcome::Failed if result.reason.contains(" was refused: the library of its") => {
+                let of_job = self.processes.iter().filter(|it| it.job == self.driver.job);
+                match of_job.filter(|process| process.refused_release().is_some()).count() {
+                    0 => Err(format!("no process was refused: {}", result.reason)),
+                    _ => Ok(()),
+                }
+            }
             JobOutcome::Failed => {
                 let members = self.driver.members.iter();
                 let all_raised = members.filter_map(|process| self.processes.get(*process as usize)).all(|process| {

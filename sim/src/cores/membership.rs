@@ -1,7 +1,7 @@
 //! Who takes part: the members of each generation formed, workers that stand by, slots that stay empty, workers on
 //! notice. Members are checked where the driver forms a generation, the others at each look in time (`bounds`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_driver::{OnFailure, WorkerStanding};
 use elastic_host_manager::{HostState, HostsSnapshot};
@@ -281,7 +281,7 @@ impl World {
         if self.driver.phase == ObservedPhase::Over {
             return Ok(());
         }
-        let mut empty = Vec::new();
+        let (mut empty, mut filled) = (Vec::new(), Vec::new());
         for entry in snapshot.hosts.iter().filter(|entry| entry.state == HostState::Listed) {
             let Some(host) = self.hosts.iter().find(|host| host.name == entry.name) else {
                 continue;
@@ -294,7 +294,9 @@ impl World {
             let slots = 0..entry.slots.min(host.slots);
             for slot in slots.filter(|slot| !self.rests(&host.name, *slot)) {
                 let is_on = |it: &&u32| self.processes[**it as usize].id.slot == slot;
-                if !host.processes.iter().any(|it| is_on(&it)) {
+                if host.processes.iter().any(|it| is_on(&it)) {
+                    filled.push((host.name.clone(), slot));
+                } else {
                     empty.push((host.number, slot));
                 }
             }
@@ -305,6 +307,7 @@ impl World {
             // The others are spare.
             empty.clear();
         }
+        self.slot_watch.refused.retain(|slot| !filled.contains(slot));
         let before = std::mem::take(&mut self.slot_watch.empty_since);
         let mut complaint = Ok(());
         for slot in empty {

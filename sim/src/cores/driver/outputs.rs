@@ -71,9 +71,7 @@ impl World {
                 self.check_recorded(&worker);
                 let checked = self.check_slot_open(&agent, &worker);
                 self.demand(checked);
-                let slot = (worker.host.clone(), worker.slot);
-                self.slot_watch.refused.remove(&slot);
-                *self.tries.entry(slot).or_default() += 1;
+                *self.tries.entry((worker.host.clone(), worker.slot)).or_default() += 1;
                 self.know(self.driver.job, worker.incarnation.0, NONE);
                 let credential = String::new();
                 let message = DriverToAgent::Start { worker, environment, place, credential };
