@@ -397,6 +397,39 @@ fn s_10_what_has_left_its_worker_s_session_ends_with_a_killed_agent() {
     job.wait("the end of its groups", |_| groups_of(agent).is_empty().then_some(()));
 }
 
+/// The process ids of an agent's guards.
+fn guards_of(agent: u32) -> Vec<i32> {
+    let mut all = Vec::new();
+    let tasks = std::fs::read_dir(format!("/proc/{agent}/task")).expect("it runs").flatten();
+    for task in tasks {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        all.extend(children.split_whitespace().filter_map(|it| it.parse::<i32>().ok()));
+    }
+    all.retain(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("elastic-node-guard")
+    });
+    all
+}
+
+#[test]
+fn s_10_a_guard_that_was_killed_is_replaced_before_its_agent_is_killed() {
+    let script = "sh -c 'echo $$ > DIR/orphan; sleep 1000' & \
+                  while [ ! -e CONTROL/finish ]; do sleep 0.05; done";
+    let program = ["/bin/sh", "-c", script].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&["-n", "1"], &program);
+    job.agent("a", 1);
+    let file = job.path("orphan");
+    let orphan = |_: &mut Job| std::fs::read_to_string(&file).ok()?.trim().parse::<i32>().ok();
+    let pid = job.wait("a child of the worker", orphan);
+    let agent = job.agents["a"].id();
+    let first = job.wait("the guard", |_| guards_of(agent).pop());
+    signal(first, Signal::SIGKILL);
+    job.wait("another guard", |_| guards_of(agent).into_iter().find(|guard| *guard != first));
+    job.kill_agent("a");
+    job.wait("the end of the worker's child", |_| (!is_running(pid)).then_some(()));
+}
+
 #[test]
 fn s_12_a_token_from_the_environment_does_not_stand_in_proc() {
     let mut job = Job::start(&["-n", "1"], &[]);

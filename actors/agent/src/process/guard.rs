@@ -5,7 +5,7 @@
 //! stdin ends because the agent is gone.
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use elastic_runtime::null_device;
@@ -49,6 +49,8 @@ done
 pub(super) struct Guard {
     process: Child,
     orders: Option<ChildStdin>,
+    /// The folder of the agent's control group.
+    agents: Option<PathBuf>,
 }
 
 impl Guard {
@@ -66,7 +68,17 @@ impl Guard {
         in_own_session(&mut command, None);
         let mut process = command.spawn()?;
         let orders = process.stdin.take();
-        Ok(Self { process, orders })
+        Ok(Self { process, orders, agents: folder.map(Path::to_owned) })
+    }
+
+    /// Whether its process has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(Some(_)))
+    }
+
+    /// The folder of the agent's control group, as it was started with.
+    pub(super) fn agents(&self) -> Option<&Path> {
+        self.agents.as_deref()
     }
 
     /// The guard's process id.

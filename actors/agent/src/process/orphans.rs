@@ -31,8 +31,9 @@ struct Seen {
     is_zombie: bool,
 }
 
-/// Reaps orphans that have ended.
+/// Reaps orphans that have ended, and replaces a guard that has.
 pub(super) fn reap(starter: &Starter) {
+    starter.children().keep_guarded();
     let me = getpid().as_raw();
     let ended = processes().into_iter().filter(|(_, seen)| seen.parent == me && seen.is_zombie);
     let ended: Vec<(i32, Seen)> = ended.collect();

@@ -45,7 +45,12 @@ pub(super) struct ChildProcesses {
     /// The groups that the guard kills if the agent dies: process groups by their ids, control groups by their folders.
     groups: BTreeSet<String>,
     guard: Option<Guard>,
+    /// How many guards have followed one that had ended before its agent.
+    guards_again: u32,
 }
+
+/// The most guards of an agent that follow one which has ended.
+const GUARDS_AGAIN_MAX: u32 = 16;
 
 /// A process that was started, with its output and its error file.
 #[derive(Debug)]
@@ -159,6 +164,23 @@ impl ChildProcesses {
         if self.guard.is_some() {
             return self.tell_guard(|guard| guard.add(&group));
         }
+        self.start_guard(agents);
+    }
+
+    /// Starts another guard where the one that there was has ended: somebody has killed it, or the kernel for want of memory.
+    pub(super) fn keep_guarded(&mut self) {
+        let Some(guard) = self.guard.take_if(|guard| guard.has_ended()) else { return };
+        self.pids.remove(&guard.pid());
+        if self.guards_again < GUARDS_AGAIN_MAX {
+            self.guards_again += 1;
+            tracing::warn!("the guard process has ended: another one is started");
+            let agents = guard.agents().map(Path::to_owned);
+            self.start_guard(agents.as_deref());
+        }
+    }
+
+    /// Starts the guard, and tells it of all groups.
+    fn start_guard(&mut self, agents: Option<&Path>) {
         let guard = Guard::start(agents);
         self.guard = guard.inspect_err(|error| tracing::warn!(%error, "{GUARD_LESS}")).ok();
         self.pids.extend(self.guard.as_ref().map(Guard::pid));
