@@ -131,7 +131,7 @@ fn x_20_names_of_hosts() {
     job.wait_for_sizes(&[3]);
     assert_eq!(job.finish(), 0);
     let output = fs::read_dir(job.path("output")).expect("the output folder");
-    assert_eq!(output.count(), 6, "stdout and stderr of three workers");
+    assert_eq!(output.count(), 7, "stdout and stderr of three workers, and whose they are");
     assert!(!job.path("x.0.1.stdout").exists());
     let refused = job.agent_command(&"n".repeat(256), 1).output().expect("it runs");
     assert_eq!(refused.status.code(), Some(2));
