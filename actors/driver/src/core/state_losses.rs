@@ -50,7 +50,7 @@ impl DriverCore {
         }
     }
 
-    fn record_state(&mut self, now: Time) {
+    pub(crate) fn record_state(&mut self, now: Time) {
         self.record(&self.state.to_record(now));
     }
 

@@ -79,6 +79,11 @@ impl LinkSpells {
         self.slow.is_some()
     }
 
+    /// Whether it is slow in more than a look or two, as all links of a host are that is busy for a moment.
+    pub(super) fn is_slow_often(&self) -> bool {
+        self.slow.is_some_and(PaceSpell::is_seen_often)
+    }
+
     /// Since when it is slow, if that has lasted for long enough.
     pub(super) fn slow_since(&self, now: Time) -> Option<Time> {
         let early = is_planted(Bug::LinkSlowAtOnce);
