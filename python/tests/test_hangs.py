@@ -144,8 +144,8 @@ def test_x_2_a_script_that_only_imports_torch_is_named_with_its_python_stack(job
     pytest.importorskip("torch")
     done = job("plain_script.py", workers=3, flags=["--mode", "restart", "--hang-timeout", "2"])
     assert done.code == 0, done.output
-    (hang,) = done.kinds("worker_stalled")
-    assert (hang["rank"], hang["grounds"]["sureness"]) == (1, "possible"), hang
+    (hang,) = (it for it in done.kinds("worker_stalled") if it["rank"] == 1)
+    assert hang["grounds"]["sureness"] == "possible", hang
     innermost = hang["stack"].splitlines()[1]
     assert 'plain_script.py", line ' in innermost and innermost.endswith(" in waits_for_its_data"), hang
 
@@ -156,8 +156,8 @@ def test_x_2_who_has_not_come_is_named_by_torchs_flight_recorder_in_a_stock_scri
     flags = ["--mode", "restart", "--hang-timeout", "2"]
     done = job("plain_gloo.py", "waits", workers=workers, flags=flags)
     assert done.code == 0, done.output
-    (hang,) = done.kinds("worker_stalled")
-    assert (hang["rank"], hang["grounds"]["sureness"]) == (1, "likely"), hang
+    (hang,) = (it for it in done.kinds("worker_stalled") if it["grounds"]["sureness"] == "likely")
+    assert hang["rank"] == 1, hang
     assert hang["grounds"]["why"].startswith("torch has recorded "), hang
     assert 'plain_gloo.py", line ' in hang["stack"] and " in waits" in hang["stack"], hang
     assert "_flight_recorder" not in hang["stack"], hang

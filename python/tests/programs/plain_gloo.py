@@ -3,20 +3,24 @@ and the others wait for it in a collective, until the driver has named it. They 
 
 Without DDP: under it, torch 2.15 alone aborts at its end in one run of six."""
 
-import os
 import sys
 import threading
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-EVENTS = Path(os.environ["CONTROL"]) / "state" / "events.jsonl"
+from job_events import events
 
 
-def is_told(kind):
-    return kind in EVENTS.read_text()
+def likely():
+    """The hangs that the driver takes to be likely. What is only possible, it may name while programs start."""
+    return [event for event in events("worker_stalled") if event["grounds"]["sureness"] == "likely"]
+
+
+def has_ended():
+    named = {event["worker"] for event in likely()}
+    return any(event["worker"] in named for event in events("stall_ended"))
 
 
 def waits():
@@ -24,7 +28,7 @@ def waits():
     goes_on = threading.Event()
 
     def watch():
-        while not is_told("worker_stalled"):
+        while not likely():
             time.sleep(1.0)
         goes_on.set()
 
@@ -41,6 +45,6 @@ while not is_over:
     step += 1
     if step > 20:
         time.sleep(0.1)
-        is_over[0] = is_told("stall_ended")
+        is_over[0] = has_ended()
         dist.broadcast(is_over, 0)
 dist.destroy_process_group()

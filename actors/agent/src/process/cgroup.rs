@@ -9,6 +9,9 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::getpid;
+
+use super::control_groups::ControlGroups;
 
 /// Time limit for the processes of a killed group to be gone. A process in a system call that does not return stays
 /// longer, and its group with it.
@@ -102,36 +105,12 @@ impl Drop for WorkerGroup {
 
 /// The folder of this process's own group, under cgroup v2.
 pub(super) fn own_folder() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    folder_of(&mounts, &groups)
-}
-
-fn folder_of(mounts: &str, groups: &str) -> Option<PathBuf> {
-    let mount = mounts.lines().find_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let (at, kind) = (words.next()?, words.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(at))
-    })?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(mount.join(own))
+    ControlGroups::of(getpid().as_raw()).own().map(Path::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_own_group_is_found_below_the_mount_of_version_2() {
-        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
-                      cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
-                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
-        let groups = "4:memory:/a\n0::/user.slice/b\n";
-        let folder = Some(PathBuf::from("/sys/fs/cgroup/unified/user.slice/b"));
-        assert_eq!(folder_of(mounts, groups), folder);
-        assert_eq!(folder_of("proc /proc proc rw 0 0\n", groups), None);
-        assert_eq!(folder_of(mounts, "4:memory:/a\n"), None);
-    }
 
     /// Files that never change, as those of a group whose process is in a system call that does not return.
     #[test]

@@ -20,6 +20,7 @@
 
 mod cgroup;
 mod command;
+mod control_groups;
 mod error_file;
 mod exit_watch;
 mod guard;
@@ -27,6 +28,7 @@ mod health_check;
 mod inspection;
 mod memory;
 mod orphans;
+mod proc_files;
 mod starting;
 mod system;
 

@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getpid};
 
+use super::proc_files::ProcessStat;
 use super::starting::Starter;
 
 /// The most searches for the orphans of a worker. Each search may find processes that a killed orphan has left.
@@ -24,19 +25,12 @@ pub(super) fn adopt() {
     }
 }
 
-/// A process, as `/proc` shows it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Seen {
-    parent: i32,
-    is_zombie: bool,
-}
-
 /// Reaps orphans that have ended, and replaces a guard that has.
 pub(super) fn reap(starter: &Starter) {
     starter.children().keep_guarded();
     let me = getpid().as_raw();
-    let ended = processes().into_iter().filter(|(_, seen)| seen.parent == me && seen.is_zombie);
-    let ended: Vec<(i32, Seen)> = ended.collect();
+    let ended = processes().into_iter().filter(|(_, seen)| seen.parent == me && seen.has_ended());
+    let ended: Vec<(i32, ProcessStat)> = ended.collect();
     let own = {
         let children = starter.children();
         if children.starting > 0 {
@@ -59,7 +53,7 @@ pub(super) fn end_orphans(starter: &Starter, worker: &str) {
     for _ in 0..LOOKS_MAX {
         let all = processes();
         let orphans = all.iter().filter(|(pid, seen)| {
-            seen.parent == me && !seen.is_zombie && !own.contains(pid) && is_of(**pid, worker)
+            seen.parent == me && !seen.has_ended() && !own.contains(pid) && is_of(**pid, worker)
         });
         let mut found: Vec<i32> = orphans.map(|(pid, _)| *pid).collect();
         if found.is_empty() {
@@ -92,32 +86,8 @@ fn is_of(pid: i32, worker: &str) -> bool {
 }
 
 /// All processes that `/proc` shows, by process id.
-fn processes() -> BTreeMap<i32, Seen> {
+fn processes() -> BTreeMap<i32, ProcessStat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter_map(|pid| {
-        Some((pid, parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?))
-    })
-    .collect()
-}
-
-/// Parses `/proc/PID/stat`. State and parent follow the name, which may hold any character.
-fn parse(stat: &str) -> Option<Seen> {
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    let mut words = behind_name.split_whitespace();
-    let is_zombie = matches!(words.next()?, "Z" | "X");
-    Some(Seen { parent: words.next()?.parse().ok()?, is_zombie })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_may_hold_anything() {
-        let seen = |parent, is_zombie| Some(Seen { parent, is_zombie });
-        assert_eq!(parse("7 (a) b) Z 1 7 42 0 -1"), seen(1, true));
-        assert_eq!(parse("7 (sh) S 12 7 42 0 -1"), seen(12, false));
-        assert_eq!(parse("nothing"), None);
-    }
+    pids.filter_map(|pid| Some((pid, ProcessStat::of(pid)?))).collect()
 }

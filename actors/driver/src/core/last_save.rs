@@ -61,7 +61,7 @@ impl DriverCore {
     pub(crate) fn last_save_ended(&mut self, now: Time, step: Step) {
         let Some(last) = self.checkpoints.ends_with() else { return };
         if step < last {
-            return self.go_on_with_last_save(now);
+            return self.order_last_save_or_end(now);
         }
         self.checkpoints.no_longer_ends();
         self.dismiss_workers(now);
@@ -78,7 +78,14 @@ impl DriverCore {
             return self.give_up_last_save(now, &reason);
         }
         self.checkpoints.end_with(reached);
+        self.order_last_save_or_end(now);
+    }
+
+    /// Orders the last commit to be saved once the save before it has ended. A member may be gone by now, and nobody else has
+    /// its part.
+    fn order_last_save_or_end(&mut self, now: Time) {
         self.go_on_with_last_save(now);
+        self.continue_ending(now);
     }
 
     /// Whether the job's end waits for the last save. Gives it up if a process that it waits for is gone.

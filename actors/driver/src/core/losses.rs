@@ -137,9 +137,7 @@ impl DriverCore {
         self.first_cause.process_ended(now, worker, (status, rank), &self.config.deadlines);
         let stance = record.stance;
         let was_known_dead = stance == Stance::Dying;
-        if was_known_dead {
-            self.round.note_exit_of_dead(worker, status);
-        }
+        self.round.note_exit(worker, status);
         let was_lost = stance == Stance::Lost;
         let has_failed_lost = was_lost && self.has_failed_by_itself(now, record, exit);
         let was_leaving = record.leaving.is_some();

@@ -25,10 +25,15 @@ impl PaceSpell {
         self.since
     }
 
+    /// Whether it has been seen in as many looks as a spell has at least that is told.
+    pub(crate) const fn is_seen_often(self) -> bool {
+        self.looks >= LOOKS_MIN
+    }
+
     /// Whether it is long enough, and three quarters of its looks are clear.
     pub(crate) const fn has_lasted(self, now: Time) -> bool {
         now.since(self.since).as_nanos() >= LASTING.as_nanos()
-            && self.looks >= LOOKS_MIN
+            && self.is_seen_often()
             && self.clear as u64 * 4 >= self.looks as u64 * 3
     }
 

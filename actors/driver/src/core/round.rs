@@ -46,7 +46,7 @@ pub(crate) struct Round {
     /// The reset that is over and not reported, and the end of the wait for its cause's exit status.
     held_report: Option<(ResetRecord, Time)>,
     /// Exit statuses of members of the last two generations whose deaths were known before.
-    exits_of_dead: BTreeMap<WorkerId, ExitStatus>,
+    exits: BTreeMap<WorkerId, ExitStatus>,
 }
 
 impl Round {
@@ -74,7 +74,7 @@ impl Round {
             writable_since: Time::ZERO,
             past_resets: VecDeque::new(),
             held_report: None,
-            exits_of_dead: BTreeMap::new(),
+            exits: BTreeMap::new(),
         }
     }
 
@@ -213,7 +213,7 @@ impl Round {
         let before = self.current.as_ref().map(|before| &before.assignment);
         let is_of_before =
             |worker: &WorkerId| before.is_some_and(|table| table.rank_of(worker).is_some());
-        self.exits_of_dead.retain(|worker, _| is_of_before(worker));
+        self.exits.retain(|worker, _| is_of_before(worker));
         self.current = Some(generation);
     }
 
@@ -328,17 +328,17 @@ impl Round {
         held.map(|(reset, _)| reset.cause = cause).is_some()
     }
 
-    /// Notes the exit status of a worker whose death was known before. The verdict upon that death may come after it.
-    pub(crate) fn note_exit_of_dead(&mut self, worker: &WorkerId, status: ExitStatus) {
+    /// Notes the exit status of a worker. Its death may have been known before, and the verdict upon that may come after.
+    pub(crate) fn note_exit(&mut self, worker: &WorkerId, status: ExitStatus) {
         if !is_planted(Bug::ExitBeforeVerdictForgotten) {
-            self.exits_of_dead.insert(worker.clone(), status);
+            self.exits.insert(worker.clone(), status);
         }
     }
 
     /// The cause of a verdict, with the exit status if a death is the cause and its status is known by now.
     pub(crate) fn explained(&self, cause: ResetCause) -> ResetCause {
         let ResetCause::WorkerDied { worker } = &cause else { return cause };
-        match self.exits_of_dead.get(worker) {
+        match self.exits.get(worker) {
             Some(status) => ResetCause::WorkerExited { worker: worker.clone(), status: *status },
             None => cause,
         }

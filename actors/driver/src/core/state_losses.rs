@@ -50,7 +50,7 @@ impl DriverCore {
         }
     }
 
-    fn record_state(&mut self, now: Time) {
+    pub(crate) fn record_state(&mut self, now: Time) {
         self.record(&self.state.to_record(now));
     }
 
@@ -87,12 +87,15 @@ impl DriverCore {
         let lost = committed.0.saturating_sub(left);
         self.state.lose_steps(lost);
         self.record_state(now);
-        let reason = format!(
-            "every worker that held the training state is gone: at least {}, committed in {} s of training, \
-             are lost",
-            counted(lost, "step"),
-            trained.as_secs()
-        );
+        let what = match lost {
+            0 => format!("the steps after step {left}, of which no driver was told,"),
+            _ => format!(
+                "at least {}, committed in {} s of training,",
+                counted(lost, "step"),
+                trained.as_secs()
+            ),
+        };
+        let reason = format!("every worker that held the training state is gone: {what} are lost");
         let hint = match held {
             None => "--on-total-loss restart begins again from the start; the state outlives a failure as long as one \
                      worker keeps it: put workers on more hosts".to_owned(),

@@ -162,7 +162,9 @@ impl DriverCore {
         self.enter_phase(now, phase);
         if self.round.phase().is_generation_active() && !self.is_by_restart() {
             let trains = !matches!(self.round.phase(), RoundPhase::Form { .. });
-            self.state.resumed(now, trains);
+            if self.state.resumed(now, trains) {
+                self.record_state(now);
+            }
             if trains {
                 self.begin_checkpoints(now);
             }

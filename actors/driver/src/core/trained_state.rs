@@ -14,6 +14,9 @@ use crate::journal::{Image, JournalRecord, StateLossImage};
 /// Interval between two records of the progress.
 const RECORDED_EVERY: Duration = Duration::from_secs(10);
 
+/// The training time behind a state that was trained while no driver lived, if none is recorded: it is not nothing.
+const UNSEEN: Duration = Duration::from_millis(1);
+
 /// Progress of the training state, and its losses.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct TrainedState {
@@ -80,9 +83,13 @@ impl TrainedState {
         self.trains_since.is_some()
     }
 
-    /// A former driver's generation goes on; `trains`: it was recorded to train.
-    pub(crate) fn resumed(&mut self, now: Time, trains: bool) {
+    /// A former driver's generation goes on; `trains`: it was recorded to train. Any may have trained without a driver, and have
+    /// committed, whatever is recorded: that counts as [`UNSEEN`] at least. Returns whether that is to be recorded.
+    pub(crate) fn resumed(&mut self, now: Time, trains: bool) -> bool {
         self.trains_since = trains.then_some(now);
+        let is_news = self.trained < UNSEEN;
+        self.trained = self.trained.max(UNSEEN);
+        is_news
     }
 
     /// All members hold this step: they were told to begin at it, or have reported it.
@@ -161,6 +168,16 @@ mod tests {
     use elastic_protocol::GenerationId;
 
     use super::*;
+
+    #[test]
+    fn l_1_a_generation_that_trained_while_no_driver_lived_has_trained() {
+        for recorded_to_train in [true, false] {
+            let mut state = TrainedState::default();
+            assert!(state.resumed(Time::ZERO, recorded_to_train), "it is to be recorded");
+            state.rests(Time::ZERO);
+            assert!(!state.trained().is_zero(), "recorded to train: {recorded_to_train}");
+        }
+    }
 
     #[test]
     fn l_1_training_time_counts_on_from_a_checkpoint_and_begins_anew_at_the_start() {

@@ -101,6 +101,8 @@ pub(super) struct TrainingProgram {
     pub(super) stage: ProgramStage,
     pub(super) live: TrainedModel,
     pub(super) saved: Option<Saved>,
+    /// What the root of this generation has loaded from a checkpoint: its own commit is an earlier one.
+    loaded: Option<TrainedModel>,
     pub(super) stamp: Stamp,
     pub(super) rank: u32,
     world_size: u32,
@@ -190,7 +192,7 @@ impl TrainingProgram {
 
     /// Takes a state over that no member holds, before the others take it from here.
     pub(super) const fn begin_from(&mut self, model: TrainedModel) {
-        self.live = model;
+        self.loaded = Some(model);
     }
 
     pub(super) const fn has_raised(&self) -> bool {
@@ -215,7 +217,8 @@ impl TrainingProgram {
     }
 
     pub(super) fn model_to_share(&self) -> TrainedModel {
-        self.saved.map_or(self.live, |saved| saved.model)
+        let committed = || self.saved.map_or(self.live, |saved| saved.model);
+        self.loaded.unwrap_or_else(committed)
     }
 }
 

@@ -121,6 +121,7 @@ impl World {
         program.boundary = 0;
         program.operation = 0;
         program.has_told_commit = false;
+        program.loaded = None;
         self.take_shards(process, &placement.shards);
         self.enter_stage(process, ProgramStage::Forming);
         let checked = self.check_own_address(process, &placement);
@@ -181,6 +182,7 @@ impl World {
         let program = self.program(process);
         program.operation = 1;
         program.live = model;
+        program.loaded = None;
         program.steps_since_commit = 0;
         let stamp = program.stamp;
         let commit = CommitId {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::proc_files::ProcessStat;
+use crate::process::proc_files::ProcessStat;
 
 /// Most processes that one look takes in: a program that starts processes without end must not hold up the lane.
 const PROCESSES_MAX: usize = 1024;

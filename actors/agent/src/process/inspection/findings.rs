@@ -8,9 +8,9 @@ use nix::sys::signal::Signal;
 
 use super::activity::PART_OF_TIME;
 use super::pressure::pressed;
-use super::proc_files::ProcessStat;
 use super::reading::Reading;
 use super::texts::bounded;
+use crate::process::proc_files::ProcessStat;
 
 /// Page faults in a look that are worth a finding: a program reads some of its code late without harm.
 const MAJOR_FAULTS_MIN: u64 = 20;

@@ -3,14 +3,12 @@
 //! of its Python threads. Used by `system`.
 
 mod activity;
-mod control_groups;
 mod descendants;
 mod findings;
 mod memory_file;
 mod native_stack;
 mod peer;
 mod pressure;
-mod proc_files;
 mod reading;
 mod recorded;
 mod stack_file;

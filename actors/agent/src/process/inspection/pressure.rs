@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::control_groups::ControlGroups;
+use crate::process::control_groups::ControlGroups;
 
 /// What processes wait for.
 struct Resource {

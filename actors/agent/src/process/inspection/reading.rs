@@ -7,12 +7,12 @@ use elastic_protocol::messages::{ProcessActivity, ProcessCounters, ProcessSight}
 use tokio::time::Instant;
 
 use super::activity::{activity, is_work};
-use super::control_groups::ControlGroups;
 use super::descendants::descendants;
 use super::findings::findings;
-use super::proc_files::{ProcessStat, ProcessStatus, kept_waiting_ns, moved_bytes};
 use super::recorded::recorded_collectives;
 use super::waits_in::{waits_for, waits_in};
+use crate::process::control_groups::ControlGroups;
+use crate::process::proc_files::{ProcessStat, ProcessStatus, kept_waiting_ns, moved_bytes};
 
 /// Ticks in a second of the CPU times in `/proc`: on every processor that Linux calls `x86_64` or `aarch64`.
 const TICKS_PER_SECOND: u64 = 100;

@@ -7,8 +7,8 @@ use std::io::{self, Read as _};
 use nix::unistd::Pid;
 
 use super::memory_file::path_of;
-use super::proc_files::ProcessStatus;
 use super::stack_text::arranged;
+use crate::process::proc_files::ProcessStatus;
 
 /// The name of the file, as `_stacks.py` has it.
 const NAME: &str = "elastic-stacks";

@@ -8,6 +8,7 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 
 use super::*;
+use crate::process::proc_files::ProcessStat;
 use crate::process::tests::{PATIENCE, run, wait_until};
 
 /// The package's module that offers stacks.
@@ -31,7 +32,7 @@ impl Subject {
 
     /// The letter of its main thread's state.
     pub(super) fn state(&self) -> Option<char> {
-        proc_files::ProcessStat::of(self.pid().as_raw()).map(|stat| stat.state)
+        ProcessStat::of(self.pid().as_raw()).map(|stat| stat.state)
     }
 
     async fn look(&self) -> ProcessSight {

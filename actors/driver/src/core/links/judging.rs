@@ -75,8 +75,9 @@ impl LinkSpells {
         self.fast = PaceSpell::after(self.fast, now, is_fast, is_slow);
     }
 
-    pub(super) const fn is_slow(&self) -> bool {
-        self.slow.is_some()
+    /// Whether it is slow in more than a look or two, as all links of a host are that is busy for a moment.
+    pub(super) fn is_slow_often(&self) -> bool {
+        self.slow.is_some_and(PaceSpell::is_seen_often)
     }
 
     /// Since when it is slow, if that has lasted for long enough.

@@ -119,7 +119,7 @@ impl Links {
         let all_slow = |is_of: &dyn Fn(&HostLink) -> bool| {
             let mut of = self.spells.iter().filter(|(other, _)| is_of(other)).peekable();
             let several = self.spells.keys().filter(|other| is_of(other)).nth(1).is_some();
-            several && of.peek().is_some() && of.all(|(_, spells)| spells.is_slow())
+            several && of.peek().is_some() && of.all(|(_, spells)| spells.is_slow_often())
         };
         let sends = all_slow(&|other| other.from == link.from).then(|| link.from.clone());
         sends.or_else(|| all_slow(&|other| other.to == link.to).then(|| link.to.clone()))
@@ -133,7 +133,7 @@ impl Links {
             false => other.to == *host,
         };
         let slow = self.spells.iter().filter(|(other, spells)| {
-            spells.is_slow() && host.as_ref().is_some_and(|host| is_of(other, host))
+            spells.is_slow_often() && host.as_ref().is_some_and(|host| is_of(other, host))
         });
         let also: Vec<HostLink> = slow.map(|(other, _)| other.clone()).collect();
         for link in also.into_iter().chain([link.clone()]) {

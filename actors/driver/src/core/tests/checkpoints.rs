@@ -278,6 +278,22 @@ fn c_1_the_last_save_follows_one_of_an_earlier_step_that_is_under_way() {
 }
 
 #[test]
+fn c_4_a_rank_that_is_gone_before_the_last_save_begins_has_it_given_up() {
+    let mut cluster = of_steps();
+    end_training(&mut cluster, 130);
+    assert_eq!(saving(&cluster), Some(100), "its parts are being written");
+    for worker in cluster.members() {
+        report(&mut cluster, &worker, PART);
+    }
+    let (root, b) = (cluster.members()[0].clone(), cluster.members()[1].clone());
+    cluster.exit(&b, ExitStatus::Code(1));
+    report(&mut cluster, &root, CheckpointReport::Sealed { bytes: 2, troubles: Vec::new() });
+    assert_eq!(saving(&cluster), None, "nobody writes that rank's part");
+    assert!(status(&cluster).failed.is_some_and(|failed| failed.contains("is gone")));
+    assert_eq!(cluster.finished.len(), 1);
+}
+
+#[test]
 fn c_4_a_last_save_that_fails_is_told_and_the_job_has_succeeded() {
     let mut cluster = of_steps();
     let b = cluster.members()[1].clone();

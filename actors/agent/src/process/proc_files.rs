@@ -1,5 +1,5 @@
-//! The files of `/proc` that say what a process does: its `stat`, its `status`, its `io`. Called by the other parts of an
-//! inspection.
+//! The files of `/proc` that say what a process does: its `stat`, its `status`, its `io`. Called by `inspection`
+//! and `orphans`.
 
 use std::fs;
 

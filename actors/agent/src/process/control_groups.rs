@@ -1,5 +1,5 @@
 //! The control groups (cgroups, version 1 or 2) of a process: whether one is frozen, and for how long their CPU limits
-//! have held the process back. Called by `reading`.
+//! have held the process back. Called by `cgroup` and by `inspection`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,11 @@ impl ControlGroups {
         Self { unified: folders(""), freezer: folders("freezer"), cpu: folders("cpu") }
     }
 
+    /// The process's own group, under version 2.
+    pub(super) fn own(&self) -> Option<&Path> {
+        self.unified.first().map(PathBuf::as_path)
+    }
+
     /// Whether one of the groups is frozen: all that is below it is frozen then.
     pub(super) fn is_frozen(&self) -> bool {
         let of_version_2 = |folder: &PathBuf| number(&folder.join("cgroup.events"), "frozen");
@@ -46,8 +51,7 @@ impl ControlGroups {
     /// The pressure (PSI) of a resource in the process's own group; `None` where it has none of version 2, or that is the
     /// root, whose pressure is the host's.
     pub(super) fn pressure(&self, resource: &str) -> Option<String> {
-        let own = self.unified.first()?;
-        fs::read_to_string(own.join(format!("{resource}.pressure"))).ok()
+        fs::read_to_string(self.own()?.join(format!("{resource}.pressure"))).ok()
     }
 }
 
