@@ -45,7 +45,8 @@ pub(crate) struct Round {
     past_resets: VecDeque<ResetRecord>,
     /// The reset that is over and not reported, and the end of the wait for its cause's exit status.
     held_report: Option<(ResetRecord, Time)>,
-    /// Exit statuses of members of the last two generations whose deaths were known before.
+    /// Exit statuses of members of the last two generations.
+    #[serde(with = "crate::recording::readable::pairs")]
     exits: BTreeMap<WorkerId, ExitStatus>,
 }
 
