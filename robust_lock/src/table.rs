@@ -56,7 +56,7 @@ pub(crate) struct TableSeat {
     pub(crate) lock: [AtomicU32; LOCK_WORDS],
     /// The number of bytes of the owner's note; written after them.
     note_length: AtomicU32,
-    /// What the owner has left for its agent. Releases read each other's: neither the place of the note nor the table's
+    /// The text that the owner has left for its agent. Releases read each other's: neither the place of the note nor the table's
     /// header and length may change.
     note: [AtomicU32; NOTE_WORDS],
 }

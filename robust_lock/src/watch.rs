@@ -103,7 +103,7 @@ impl LockSeat {
         Some(format!("{descriptor}:{}:{:x}", self.number, self.token))
     }
 
-    /// What the process has left for the agent ([`RobustLock::leave_note`](crate::RobustLock::leave_note)).
+    /// The note that the process has left for the agent ([`RobustLock::leave_note`](crate::RobustLock::leave_note)).
     pub fn note(&self) -> Option<String> {
         self.shared.table.seat(self.number)?.note()
     }

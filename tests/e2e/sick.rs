@@ -324,21 +324,30 @@ fn s_6_two_jobs_that_live_do_not_write_into_one_output_directory() {
     assert_eq!(second.finish(), 0);
 }
 
+/// A job whose one worker, on host `a`, is this script of the shell.
+fn job_of_a_script(script: &str) -> Job {
+    let program = ["/bin/sh", "-c", script].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&["-n", "1"], &program);
+    job.agent("a", 1);
+    job
+}
+
+/// The process that a script has named in the file `orphan`.
+fn orphan(job: &mut Job) -> Option<i32> {
+    std::fs::read_to_string(job.path("orphan")).ok()?.trim().parse().ok()
+}
+
 #[test]
 fn s_10_orphans_are_reaped_and_end_with_their_worker() {
     let script = "for i in 1 2 3 4 5; do (setsid sh -c 'exit 0' &) ; done; \
                   setsid sh -c 'sleep 1000 & echo $! > DIR/orphan; wait' & \
                   while [ ! -e CONTROL/finish ]; do sleep 0.05; done";
-    let program = ["/bin/sh", "-c", script].map(ToOwned::to_owned);
-    let mut job = Job::start_program(&["-n", "1"], &program);
-    job.agent("a", 1);
-    let file = job.path("orphan");
-    let orphan = |_: &mut Job| std::fs::read_to_string(&file).ok()?.trim().parse::<i32>().ok();
+    let mut job = job_of_a_script(script);
     let pid = job.wait("an orphan", orphan);
     let agent = job.agents["a"].id();
     job.wait("no zombies", |_| (zombies_of(agent) == 0).then_some(()));
     assert!(is_running(pid));
-    std::fs::remove_file(&file).expect("it is there");
+    std::fs::remove_file(job.path("orphan")).expect("it is there");
     let worker = job.wait("the worker", |job| {
         job.status()?["workers"].as_array()?.iter().find_map(|it| it["pid"].as_i64())
     });
@@ -373,11 +382,7 @@ fn s_10_what_has_left_its_worker_s_session_ends_with_a_killed_agent() {
     // Without the mark in its environment, only the control group tells whose it is.
     let script = "setsid env -u ELASTIC_WORKER sh -c 'echo $$ > DIR/orphan; sleep 1000' & \
                   while [ ! -e CONTROL/finish ]; do sleep 0.05; done";
-    let program = ["/bin/sh", "-c", script].map(ToOwned::to_owned);
-    let mut job = Job::start_program(&["-n", "1"], &program);
-    job.agent("a", 1);
-    let file = job.path("orphan");
-    let orphan = |_: &mut Job| std::fs::read_to_string(&file).ok()?.trim().parse::<i32>().ok();
+    let mut job = job_of_a_script(script);
     let pid = job.wait("an orphan", orphan);
     let agent = job.agents["a"].id();
     if groups_of(agent).is_empty() {
@@ -416,11 +421,7 @@ fn guards_of(agent: u32) -> Vec<i32> {
 fn s_10_a_guard_that_was_killed_is_replaced_before_its_agent_is_killed() {
     let script = "sh -c 'echo $$ > DIR/orphan; sleep 1000' & \
                   while [ ! -e CONTROL/finish ]; do sleep 0.05; done";
-    let program = ["/bin/sh", "-c", script].map(ToOwned::to_owned);
-    let mut job = Job::start_program(&["-n", "1"], &program);
-    job.agent("a", 1);
-    let file = job.path("orphan");
-    let orphan = |_: &mut Job| std::fs::read_to_string(&file).ok()?.trim().parse::<i32>().ok();
+    let mut job = job_of_a_script(script);
     let pid = job.wait("a child of the worker", orphan);
     let agent = job.agents["a"].id();
     let first = job.wait("the guard", |_| guards_of(agent).pop());

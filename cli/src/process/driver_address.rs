@@ -10,6 +10,7 @@ use elastic_agent::core::{SpawnOrder, StopSignal};
 use elastic_agent::{ProcessEvent, ProcessPort};
 use elastic_protocol::WorkerId;
 use elastic_protocol::environment::DATA_ADDRESS;
+use elastic_transport::each_once;
 use elastic_transport::network::ip_towards;
 use elastic_worker::state::environment::DRIVER;
 
@@ -58,13 +59,8 @@ impl<P> DriverAddress<P> {
         let is_local = all.iter().any(|address| address.ip().is_loopback());
         let towards = all.first().copied().filter(|_| !is_local);
         let route = RouteToDriver { towards, interface };
-        let mut addresses: Vec<String> = Vec::new();
-        for address in all.iter().map(ToString::to_string).chain(driver.split(',').map(Into::into))
-        {
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
+        let names = driver.split(',').map(ToOwned::to_owned);
+        let addresses = each_once(all.iter().map(ToString::to_string).chain(names));
         Self { processes, address: (!is_local).then(|| addresses.join(",")), route }
     }
 

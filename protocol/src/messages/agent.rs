@@ -97,7 +97,7 @@ pub enum AgentToDriver {
         /// Whether the agent was stopping the process, and had to use SIGKILL after the grace period.
         killed_after_grace: bool,
         /// The release of the library in the process, if the driver has refused it for being another one than its own: it
-        /// was refused before it had shown which worker it is. At most [`AgentToDriver::RELEASE_BYTES_MAX`] bytes.
+        /// was refused before it had shown which worker it is. A short text: the table of locks holds 124 bytes of it.
         refused_release: Option<String>,
     },
     /// The host wants to leave (SIGTERM, spot notice): its workers are to be taken out without loss.
@@ -175,9 +175,6 @@ impl fmt::Display for HealthFailure {
 impl AgentToDriver {
     /// Most lanes that an agent names.
     pub const LANES_MAX: usize = 8;
-
-    /// Most bytes of the release of a process's library.
-    pub const RELEASE_BYTES_MAX: usize = 124;
 
     /// Most bytes of a process's stderr in its last words.
     pub const TAIL_BYTES_MAX: usize = 4096;

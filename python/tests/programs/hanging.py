@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy
 
 import elastic_node as en
+from job_events import LOG
 
 if sys.argv[1].endswith("_loader"):
     # Not in the step that hangs: torch may take as long as a hang.
@@ -91,10 +92,10 @@ def dead_child():
 
 def frozen_disk():
     """A write to a disk that does not answer until the driver has named who waits for it."""
-    disk, events = os.environ["DISK"], Path(os.environ["CONTROL"]) / "state" / "events.jsonl"
+    disk = os.environ["DISK"]
     with open(f"{disk}/file", "wb", buffering=0) as file:
         subprocess.run(["fsfreeze", "-f", disk], check=True)
-        thaws = f"until grep -q worker_stalled '{events}'; do sleep 0.1; done; fsfreeze -u '{disk}'"
+        thaws = f"until grep -q worker_stalled '{LOG}'; do sleep 0.1; done; fsfreeze -u '{disk}'"
         with subprocess.Popen(["sh", "-c", thaws]):
             file.write(b"it waits")
 

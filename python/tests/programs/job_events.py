@@ -4,12 +4,13 @@ import json
 import os
 from pathlib import Path
 
-_LOG = Path(os.environ["CONTROL"]) / "state" / "events.jsonl"
+#: The event log of the job.
+LOG = Path(os.environ["CONTROL"]) / "state" / "events.jsonl"
 
 
 def events(kind):
     """The events of one kind so far, the oldest first. The driver may be writing the last line."""
-    lines = _LOG.read_text().splitlines(keepends=True)
+    lines = LOG.read_text().splitlines(keepends=True)
     known = [json.loads(line) for line in lines if line.endswith("\n")]
     return [event for event in known if event["kind"] == kind]
 

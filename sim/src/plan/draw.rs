@@ -113,45 +113,49 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
 
 /// Bits that flip in the weights of workers, in some seeds.
 fn flips(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
-    let mut random = stream(options.seed, "flips", 0);
-    if !random.random_bool(0.5) {
-        return;
-    }
-    for _ in 0..random.random_range(1..4) {
+    let slots = options.slots;
+    in_some_seeds(options, ("flips", 0.5, 3), plan, |random| {
         let host = random.random_range(0..hosts);
-        let (slot, bit) = (random.random_range(0..options.slots), random.random_range(0..64));
-        let moment = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
-        plan.push(PlannedFault { moment, fault: SimulatedFault::FlipBit { host, slot, bit } });
-    }
+        let (slot, bit) = (random.random_range(0..slots), random.random_range(0..64));
+        SimulatedFault::FlipBit { host, slot, bit }
+    });
 }
 
 /// Agents on the driver's machine that are starved, in some seeds.
 fn starvations(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
-    let mut random = stream(options.seed, "starvations", 0);
-    if !random.random_bool(0.3) {
-        return;
-    }
-    for _ in 0..random.random_range(1..6) {
+    in_some_seeds(options, ("starvations", 0.3, 5), plan, |random| {
         let host = random.random_range(0..hosts);
         // From a tenth of a second to well above the time after which a silent host is lost.
         let for_us = (100_000.0 * 10_f64.powf(random.random_range(0.0..2.0))) as u64;
-        let moment = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
-        plan.push(PlannedFault { moment, fault: SimulatedFault::StarveAgent { host, for_us } });
-    }
+        SimulatedFault::StarveAgent { host, for_us }
+    });
 }
 
 /// Hosts whose library is of another release for a while, in some seeds.
 fn other_releases(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
-    let mut random = stream(options.seed, "other releases", 0);
-    if !random.random_bool(0.2) {
-        return;
-    }
-    for _ in 0..random.random_range(1..4) {
+    in_some_seeds(options, ("other releases", 0.2, 3), plan, |random| {
         let host = random.random_range(0..hosts);
         // From a second, within which nothing may start, to well above the longest back-off.
         let for_us = (1_000_000.0 * 10_f64.powf(random.random_range(0.0..2.0))) as u64;
+        SimulatedFault::OtherRelease { host, for_us }
+    });
+}
+
+/// Faults of one kind at any moments: in this share of the seeds, from one to `most` of them.
+fn in_some_seeds(
+    options: &RunOptions,
+    (name, share, most): (&str, f64, u32),
+    plan: &mut Vec<PlannedFault>,
+    mut fault: impl FnMut(&mut ChaCha8Rng) -> SimulatedFault,
+) {
+    let mut random = stream(options.seed, name, 0);
+    if !random.random_bool(share) {
+        return;
+    }
+    for _ in 0..random.random_range(1..=most) {
+        let fault = fault(&mut random);
         let moment = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
-        plan.push(PlannedFault { moment, fault: SimulatedFault::OtherRelease { host, for_us } });
+        plan.push(PlannedFault { moment, fault });
     }
 }
 

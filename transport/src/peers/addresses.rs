@@ -18,6 +18,17 @@ impl FoundDrivers {
     }
 }
 
+/// These addresses, each where it comes first.
+pub fn each_once<A: PartialEq>(addresses: impl IntoIterator<Item = A>) -> Vec<A> {
+    let mut once = Vec::new();
+    for address in addresses {
+        if !once.contains(&address) {
+            once.push(address);
+        }
+    }
+    once
+}
+
 fn split(addresses: &str) -> impl Iterator<Item = String> {
     addresses.split(',').map(|name| name.trim().to_owned())
 }

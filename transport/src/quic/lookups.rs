@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::peers::addresses::each_once;
 use crate::peers::search::ADDRESSES_MAX;
 use crate::quic::settings::HANDSHAKE_DEADLINE;
 
@@ -34,7 +35,7 @@ impl Default for Lookups {
     }
 }
 
-/// The system blocks a thread for each name until it has answered. The thread is nobody's: a process, and its runtime, end
+/// Asks the system, which blocks a thread for each name until it has answered. No runtime owns the thread: the process ends
 /// without it.
 fn ask_the_system(name: &str) -> Lookup {
     let name = name.to_owned();
@@ -88,14 +89,7 @@ impl Lookups {
             };
             all.extend(found);
         }
-        all.extend(self.met);
-        let mut addresses = Vec::new();
-        for address in all {
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        (addresses, why)
+        (each_once(all.into_iter().chain(self.met)), why)
     }
 
     /// Waits until every lookup has answered.

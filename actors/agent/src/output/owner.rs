@@ -34,7 +34,7 @@ pub struct FolderTaken {
     other: String,
 }
 
-/// What a process holds as long as it may write into the folder.
+/// The share of a process in a folder: it may write there as long as it holds this.
 #[derive(Debug)]
 pub(super) struct FolderShare {
     /// The lock goes with the last descriptor.
@@ -64,7 +64,7 @@ impl FolderOwner {
         let mut file = options.open(self.folder.join(NAME))?;
         match file.try_lock() {
             Ok(()) => {
-                // Nobody lives there.
+                // No job that lives has its output there.
                 file.set_len(0)?;
                 file.write_all(self.job.as_bytes())?;
                 file.unlock()?;
@@ -72,7 +72,7 @@ impl FolderOwner {
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Whoever holds the whole lock does so for the moment in which it writes.
+        // A process that holds the whole lock lets go as soon as it has written.
         file.lock_shared()?;
         // Another one may have come before this one had its share.
         let holder = holder(&mut file)?;

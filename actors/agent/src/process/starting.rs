@@ -36,6 +36,9 @@ pub(super) struct Starter {
     locks: Arc<OnceLock<Option<LockWatch>>>,
 }
 
+/// The most guards of an agent that follow one which has ended.
+const GUARDS_AGAIN_MAX: u32 = 16;
+
 /// The agent's own children that were not reaped, and the guard process.
 #[derive(Debug, Default)]
 pub(super) struct ChildProcesses {
@@ -48,9 +51,6 @@ pub(super) struct ChildProcesses {
     /// How many guards have followed one that had ended before its agent.
     guards_again: u32,
 }
-
-/// The most guards of an agent that follow one which has ended.
-const GUARDS_AGAIN_MAX: u32 = 16;
 
 /// A process that was started, with its output and its error file.
 #[derive(Debug)]

@@ -114,14 +114,18 @@ impl DriverCore {
             .map(|(_, slot)| slot)
             .filter(|slot| slot.exits >= EARLY_EXITS)
             .count();
-        let listed: usize = self.roster.hosts().iter().map(|entry| entry.slots as usize).sum();
-        let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
-        if !self.config.hosts_join && failing >= usable {
+        if !self.config.hosts_join && failing >= self.slots_of_list() {
             let reason = format!(
                 "the program ended on every slot {EARLY_EXITS} times before its first call of the library"
             );
             self.fail_with_first_cause(now, &reason);
         }
+    }
+
+    /// Slots of all hosts of the list, those set aside included, up to the cap.
+    fn slots_of_list(&self) -> usize {
+        let listed: usize = self.roster.hosts().iter().map(|entry| entry.slots as usize).sum();
+        listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize))
     }
 
     /// Fails the job at once if its program can be started on no slot that there is: it is missing on every host, or
@@ -132,10 +136,8 @@ impl DriverCore {
         if self.round.phase().is_over() {
             return;
         }
-        let listed: usize = self.roster.hosts().iter().map(|entry| entry.slots as usize).sum();
-        let usable = listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize));
         let joined = if self.config.hosts_join { self.workers_needed() as usize } else { 0 };
-        if programless >= usable.max(joined) {
+        if programless >= self.slots_of_list().max(joined) {
             self.fail_with_first_cause(now, "the program cannot be started on any host");
         }
     }
@@ -155,17 +157,16 @@ impl DriverCore {
             if is_of_release(&theirs) { ", of another build" } else { "" },
         );
         self.note_failure(worker, None, &reason);
-        let until = now + BACKOFF.cap;
         if is_planted(Bug::OtherReleaseBlamed) {
             return self.count_failure(now, worker, &reason);
         }
-        self.back_off(slot.clone(), until);
+        self.back_off(slot.clone(), now + BACKOFF.cap);
         if self.roster.note_other_release(slot) {
             let pause = BACKOFF.cap.as_secs();
             let message = format!("{reason}; its slot is tried again every {pause} s");
             self.event(EventKind::Warning { message });
         }
-        // What others have trained is worth a wait.
+        // A commit is worth a wait: others may train on from it.
         if self.state.committed().is_some() {
             return;
         }

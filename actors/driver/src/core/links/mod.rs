@@ -117,9 +117,8 @@ impl Links {
     /// The host at fault for a slow link: all of the links that it sends over, or receives over, are slow, and it has several.
     fn host_at_fault(&self, link: &HostLink) -> Option<HostName> {
         let all_slow = |is_of: &dyn Fn(&HostLink) -> bool| {
-            let mut of = self.spells.iter().filter(|(other, _)| is_of(other)).peekable();
-            let several = self.spells.keys().filter(|other| is_of(other)).nth(1).is_some();
-            several && of.peek().is_some() && of.all(|(_, spells)| spells.is_slow_often())
+            let of = || self.spells.iter().filter(|(other, _)| is_of(other));
+            of().nth(1).is_some() && of().all(|(_, spells)| spells.is_slow_often())
         };
         let sends = all_slow(&|other| other.from == link.from).then(|| link.from.clone());
         sends.or_else(|| all_slow(&|other| other.to == link.to).then(|| link.to.clone()))
