@@ -1,5 +1,5 @@
 """The training program of `bench ddp-step`: steps of torch's DistributedDataParallel over gloo and over backend "elastic", in turns, in
-the same processes, with the same model and data. Rank 0 writes the results as one JSON object to the file named by --results."""
+the same processes, with the same model and data. `bench/gpu.sh` runs it with tensors on a GPU, beside NCCL. Rank 0 writes the results as one JSON object to the file named by --results."""
 
 import argparse
 import json
@@ -16,14 +16,23 @@ arguments.add_argument("--parameters", type=float, required=True, help="millions
 arguments.add_argument("--steps", type=int, default=20, help="steps of a turn")
 arguments.add_argument("--turns", type=int, default=10)
 arguments.add_argument("--batch", type=int, default=4, help="samples of a rank in a step")
+arguments.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 options = arguments.parse_args()
 
 LAYERS = 4
 WARM_UP = 5
 
 torch.set_num_threads(1)
+torch.set_default_device(options.device)
+if options.device == "cuda":
+    import elastic_node.torch
+
+    # Only the group of a generation has NCCL.
+    elastic_node.torch.init()
+    elastic_node.torch.barrier()
 dist.init_process_group("elastic")
-groups = {"ours": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+peer = {"cpu": "gloo", "cuda": "nccl"}[options.device]
+groups = {"ours": dist.group.WORLD, peer: dist.new_group(backend=peer)}
 width = max(1, round((options.parameters * 1e6 / LAYERS) ** 0.5))
 
 
@@ -42,6 +51,8 @@ def seconds_of(model, optimizer, steps):
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
+    if options.device == "cuda":
+        torch.cuda.synchronize()
     return (time.perf_counter() - began) / steps
 
 

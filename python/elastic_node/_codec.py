@@ -65,7 +65,10 @@ def _tensor_of(
     import torch
 
     kind = getattr(torch, dtype)
-    tensor = torch.empty(shape, dtype=kind) if 0 in shape else torch.frombuffer(data, dtype=kind).reshape(shape)
+    if 0 in shape:
+        tensor = torch.empty(shape, dtype=kind, device="cpu")
+    else:
+        tensor = torch.frombuffer(data, dtype=kind).reshape(shape)
     return _torch_tensors.as_it_was(tensor, requires_grad, is_parameter)
 
 

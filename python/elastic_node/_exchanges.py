@@ -485,7 +485,7 @@ def _received(tensor: Any, splits: Any, rows: List[int]) -> Any:
     if _arrays.is_torch(tensor):
         import torch
 
-        return torch.tensor(rows, dtype=torch.int32)
+        return torch.tensor(rows, dtype=torch.int32, device="cpu")
     return rows
 
 

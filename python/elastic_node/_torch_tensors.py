@@ -107,7 +107,7 @@ def bytes_of(storage: Any) -> Any:
     import torch
 
     untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
-    return torch.empty(0, dtype=torch.uint8).set_(untyped.cpu()).numpy()
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(untyped.cpu()).numpy()
 
 
 def storage_of(data: Any, dtype: Optional[str]) -> Any:

@@ -71,8 +71,9 @@ def job(tmp_path: Path) -> Callable[..., Finished]:
         flags: Any = (),
         root: Path = PROGRAMS,
         environment: Optional[Dict[str, str]] = None,
+        state_folder: str = "state",
     ) -> Finished:
-        state = tmp_path / "state"
+        state = tmp_path / state_folder
         command = [str(binary()), "run", "--np", str(workers), "--state-dir", str(state), *flags, "--"]
         command += [sys.executable, "-u", str(root / program), *arguments]
         own = {"OMP_NUM_THREADS": "1", "CONTROL": str(tmp_path)}

@@ -90,9 +90,10 @@ class Bucket:
         gradient, settings = parameter.grad, self.settings
         if gradient is None:
             gradient = torch.sparse_coo_tensor(
-                torch.empty((1, 0), dtype=torch.int64),
+                torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
                 parameter.new_empty((0, *parameter.shape[1:])),
                 parameter.shape,
+                device=parameter.device,
             )
         name = settings.names.get(parameter)
         return sparse_allreduce_async(gradient, name, settings.op, settings.process_set)

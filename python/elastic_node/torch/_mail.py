@@ -114,7 +114,7 @@ class Mailbox:
         with self._lock:
             self._is_closed = True
             for outgoing in self._outgoing.values():
-                outgoing.put(_Send(_FAREWELL, torch.empty(0, dtype=torch.uint8), None))
+                outgoing.put(_Send(_FAREWELL, torch.empty(0, dtype=torch.uint8, device="cpu"), None))
 
     def forget(self, work: PeerWork) -> None:
         """A receive whose waiter has given up: its memory is not written any more, if no message for it has begun."""
@@ -161,7 +161,7 @@ class _Outgoing:
         self._pair: Optional[_native.Group] = None
         self._error: Optional[BaseException] = None
         self._is_sending = False
-        self._header = torch.empty(2, dtype=torch.int64)
+        self._header = torch.empty(2, dtype=torch.int64, device="cpu")
         _forming.begin(self._start)
 
     def put(self, message: _Send) -> None:
@@ -195,7 +195,7 @@ class _Outgoing:
 
     def _begin(self, pair: _native.Group, message: _Send) -> None:
         memory = bytes_in(message.memory)
-        self._header = torch.tensor([message.tag, memory.numel()])
+        self._header = torch.tensor([message.tag, memory.numel()], device="cpu")
         self._is_sending = True
         if not memory.numel():
             pair.send(self._header, 1, self._sent)
@@ -234,7 +234,7 @@ class _Incoming:
         self._mailbox, self._source = mailbox, source
         self._pair: Optional[_native.Group] = None
         self.error: Optional[BaseException] = None
-        self._header = torch.empty(2, dtype=torch.int64)
+        self._header = torch.empty(2, dtype=torch.int64, device="cpu")
         #: Messages without a receive, complete or on their way, and their bytes.
         self._kept: Deque[_Kept] = collections.deque()
         self._kept_bytes = 0
@@ -301,7 +301,7 @@ class _Incoming:
             memory = (
                 bytes_in(receive.memory)  # type: ignore[union-attr]  # It fits, so there is a receive.
                 if fits
-                else torch.empty(size, dtype=torch.uint8)
+                else torch.empty(size, dtype=torch.uint8, device="cpu")
             )
         except Exception as error:
             if receive is not None:

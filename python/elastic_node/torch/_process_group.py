@@ -187,8 +187,8 @@ class ProcessGroupElastic(dist.ProcessGroup):
         if len(tensors) != 1 or name != "SUM":
             raise ValueError("the elastic backend sums one sparse tensor at a time: it has no other reduction of them")
         own = tensors[0].coalesce()
-        counts = torch.empty(self.size(), dtype=torch.int64)
-        self._group.all_gather(torch.tensor([own._nnz()]), counts, None, None).wait()
+        counts = torch.empty(self.size(), dtype=torch.int64, device="cpu")
+        self._group.all_gather(torch.tensor([own._nnz()], device="cpu"), counts, None, None).wait()
         indices, values = own.indices().t().contiguous(), own.values().contiguous()
         total = int(counts.sum())
         all_indices = indices.new_empty((total, *indices.shape[1:]))
@@ -201,7 +201,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         work = Work(tensors)
 
         def after() -> None:
-            total_sum = torch.sparse_coo_tensor(all_indices.t(), all_values, own.shape).coalesce()
+            total_sum = torch.sparse_coo_tensor(all_indices.t(), all_values, own.shape, device=own.device).coalesce()
             tensors[0].copy_(total_sum)
 
         work._after = after

@@ -47,6 +47,6 @@ def sparse_allreduce_async(
         all_indices, values = handle.wait()
         if op is Average:
             values = values / size
-        return torch.sparse_coo_tensor(all_indices.transpose(0, 1), values, tensor.shape)
+        return torch.sparse_coo_tensor(all_indices.transpose(0, 1), values, tensor.shape, device=values.device)
 
     return wait

@@ -1,6 +1,7 @@
 """`DistributedOptimizer` on several ranks against one process that averages all ranks' gradients itself."""
 
 import json
+import os
 
 import torch
 
@@ -8,6 +9,8 @@ import elastic_node.torch as en
 from elastic_node.torch import _buckets
 
 STEPS, BATCH = 5, 8
+DEVICE = os.environ.get("DEVICE", "cpu")
+torch.set_default_device(DEVICE)
 
 # Some dozen buckets, and one parameter that is larger than a bucket.
 _buckets.BUCKET_BYTES = 2048
@@ -24,7 +27,7 @@ def make():
 
 
 def loss_of(model, rank, step):
-    x = torch.randn(BATCH, 16, generator=torch.Generator().manual_seed(1000 * step + rank))
+    x = torch.randn(BATCH, 16, generator=torch.Generator(DEVICE).manual_seed(1000 * step + rank))
     loss = (model(x) ** 2).mean()
     return loss + model.unused.sum() if rank == 0 else loss
 

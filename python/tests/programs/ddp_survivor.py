@@ -12,8 +12,10 @@ import elastic_node.torch as en
 
 ONCE = Path(os.environ["CONTROL"]) / "killed"
 STEPS = 40
+DEVICE = os.environ.get("DEVICE", "cpu")
 
 en.init()
+torch.set_default_device(DEVICE)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 state = en.elastic.TorchState(model, torch.optim.Adam(model.parameters(), lr=0.01), step=0, losses=[])
@@ -27,7 +29,7 @@ def train(state):
     replica = DistributedDataParallel(state.model)
     while state.step < STEPS:
         # The same batch on every rank, so that the history does not depend on the size of the world.
-        x = torch.randn(32, 8, generator=torch.Generator().manual_seed(state.step))
+        x = torch.randn(32, 8, generator=torch.Generator(DEVICE).manual_seed(state.step))
         loss = ((replica(x) - x.sum(1, keepdim=True)) ** 2).mean()
         state.optimizer.zero_grad()
         if state.step == STEPS // 2 and en.rank() == 1 and not ONCE.exists():

@@ -1,9 +1,18 @@
 """What torch.distributed can ask of a backend, against what it must give. torch before 2.14 needs the import."""
 
-import elastic_node.torch  # noqa: F401
+import os
+
 import torch
 import torch.distributed as dist
 
+import elastic_node.torch as en
+
+device = os.environ.get("DEVICE", "cpu")
+torch.set_default_device(device)
+if device == "cuda":
+    # Only the group of a generation has NCCL.
+    en.init()
+    en.barrier()
 dist.init_process_group("elastic")
 rank, size = dist.get_rank(), dist.get_world_size()
 
@@ -59,9 +68,17 @@ elif rank == 1:
     assert numbers.tolist() == [0.0, 1.0, 2.0]
 pair = dist.new_group([0, size - 1])
 if rank in (0, size - 1):
-    one = torch.ones(1)
+    one = torch.ones(1, device="cpu")
     dist.all_reduce(one, group=pair)
     assert one.item() == 2
+    # Tensors of a GPU need the group of all ranks.
+    if device == "cuda":
+        try:
+            dist.all_reduce(torch.ones(1), group=pair)
+        except BufferError as error:
+            assert "copy it with .cpu()" in str(error)
+        else:
+            raise AssertionError("a group of the CPU took a tensor on the GPU")
 work = dist.all_reduce(torch.ones(1 << 20), async_op=True)
 work.wait()
 assert work.is_completed()

@@ -14,6 +14,7 @@ ONCE = Path(os.environ["CONTROL"]) / "killed"
 SAMPLES, BATCH, EPOCHS, KILLED_AT = 240, 4, 2, 9
 
 en.init()
+torch.set_default_device(os.environ.get("DEVICE", "cpu"))
 model = torch.nn.Linear(1, 1, bias=False)
 torch.nn.init.zeros_(model.weight)
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -44,7 +45,7 @@ def train(state):
                 ONCE.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             state.scheduler.step()
-            state.drawn.append(torch.rand(1, generator=state.random).item())
+            state.drawn.append(torch.rand(1, generator=state.random, device="cpu").item())
             parts = en.allgather_object(batch.indices)
             state.seen[state.sampler.epoch] += [index for part in parts for index in part]
             state.step += 1
@@ -61,7 +62,7 @@ print(
             "step": state.step,
             "weight": model.weight.item(),
             "scheduled": state.scheduler.last_epoch,
-            "drawn_in_order": state.drawn == [torch.rand(1, generator=due).item() for _ in range(state.step)],
+            "drawn_in_order": state.drawn == [torch.rand(1, generator=due, device="cpu").item() for _ in range(state.step)],
             "exact": all(sorted(seen) == list(range(SAMPLES)) for seen in state.seen),
             "calls": process["calls"],
         }

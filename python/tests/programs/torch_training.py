@@ -10,6 +10,14 @@ from torch import nn
 backend, kind = sys.argv[1:]
 if backend == "elastic" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
     import elastic_node.torch  # noqa: F401: these do not look for backends that are installed
+device = os.environ.get("DEVICE", "cpu")
+torch.set_default_device(device)
+if (backend, device) == ("elastic", "cuda"):
+    import elastic_node
+
+    # Only the group of a generation has NCCL.
+    elastic_node.init()
+    elastic_node.barrier()
 
 dist.init_process_group(backend)
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -29,7 +37,7 @@ else:
     model = fully_shard(layers)
 
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-random = torch.Generator().manual_seed(100 + rank)
+random = torch.Generator(device).manual_seed(100 + rank)
 for _ in range(30):
     x = torch.randn(8, 16, generator=random)
     loss = nn.functional.cross_entropy(model(x), x[:, :4].argmax(1))

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use elastic_agent::ProcessEvent;
-use elastic_protocol::HostName;
 use elastic_protocol::messages::HealthFailure;
+use elastic_protocol::{HostName, WorkerId};
 
 use super::processes::SimulatedProcess;
 use super::{Happening, MS, World};
@@ -24,6 +24,8 @@ pub(super) struct HealthWatch {
     life: u32,
     /// Hosts that have failed their last check.
     failed: BTreeSet<HostName>,
+    /// Workers whose start was ordered and whose end was not told, by any life: their slots are in use before there is a process.
+    ordered: BTreeSet<WorkerId>,
 }
 
 impl World {
@@ -67,7 +69,8 @@ impl World {
 
     fn turn_health_watch(&mut self) {
         if self.health.life != self.driver.life {
-            self.health = HealthWatch { life: self.driver.life, ..HealthWatch::default() };
+            self.health.life = self.driver.life;
+            self.health.failed.clear();
         }
     }
 
@@ -95,12 +98,21 @@ impl World {
         self.health.failed.remove(name);
     }
 
+    pub(super) fn note_ordered(&mut self, worker: &WorkerId) {
+        self.health.ordered.insert(worker.clone());
+    }
+
+    pub(super) fn note_not_ordered(&mut self, worker: &WorkerId) {
+        self.health.ordered.remove(worker);
+    }
+
     /// Checks that a slot whose rest is over is none of a host that has failed its check, unless it was in use all the time.
     pub(super) fn check_rested(&mut self, name: &HostName, slot: u32) -> Result<(), String> {
         self.turn_health_watch();
         let is_here =
             |process: &SimulatedProcess| process.id.host == *name && process.id.slot == slot;
-        let is_used = self.processes.iter().any(|process| process.is_alive && is_here(process));
+        let is_used = self.processes.iter().any(|process| process.is_alive && is_here(process))
+            || self.health.ordered.iter().any(|worker| worker.host == *name && worker.slot == slot);
         match self.health.failed.contains(name) && !is_used {
             true => Err(format!(
                 "health: {name}[{slot}] is used again, and the check of its host has failed"

@@ -84,6 +84,10 @@ impl World {
                 );
                 self.release_faults_after_reset();
             }
+            EventKind::WorkerStarted { worker } => self.note_ordered(&worker),
+            EventKind::WorkerExited { worker, .. } | EventKind::WorkerNotStarted { worker, .. } => {
+                self.note_not_ordered(&worker);
+            }
             EventKind::WorkerStopped { worker, reason } => {
                 let what = format!("{worker} is stopped ({reason})");
                 let checked = self.check_interregnum(&what).and_then(|()| self.check_stable(&what));
@@ -95,7 +99,10 @@ impl World {
                         self.demand(checked);
                     }
                     // The order to start it is on its way.
-                    None => _ = self.driver.stopped_unstarted.insert(worker),
+                    None => {
+                        self.note_not_ordered(&worker);
+                        self.driver.stopped_unstarted.insert(worker);
+                    }
                 }
             }
             EventKind::WorkerStalled { worker, silent_ms: Some(_), .. } => {
