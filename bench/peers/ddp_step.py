@@ -76,3 +76,4 @@ if not torch.allclose(weights[0], weights[1], rtol=1e-3, atol=1e-5):
 if dist.get_rank() == 0:
     count = sum(it.numel() for it in alone.parameters())
     options.results.write_text(json.dumps({"parameters": count, "ms": times}))
+dist.destroy_process_group()

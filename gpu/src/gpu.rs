@@ -2,15 +2,19 @@
 //! says why there is none.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
 use crate::cuda::{Cuda, CudaError, Device};
 use crate::load::{LibrarySearch, LoadError};
-use crate::nccl::{Bounded, Features, Maker, Nccl};
+use crate::nccl::{Bounded, CommError, Features, GpuPatience, Maker, Nccl};
 
 /// The variable that lets several ranks use one GPU, from NCCL 2.30.3 on.
 pub const SEVERAL_RANKS_PER_GPU: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+
+/// How long loading NCCL's kernels may take; then the first generation does it.
+const WARM_UP_MAX: Duration = Duration::from_secs(10);
 
 /// Why there is no GPU to use.
 #[derive(Debug, Error)]
@@ -71,6 +75,20 @@ impl Gpu {
         let device = Device::open(Arc::clone(&cuda), slot % count)?;
         let reaper = Arc::new(Bounded::new("gpu-reaper"));
         Ok(Gpu { cuda, maker: Maker { nccl, device, reaper } })
+    }
+
+    /// Has NCCL load its kernels, by a communicator of one rank. The first communicator of a process takes some 0.5 s longer for
+    /// that (NCCL 2.31 on an H100), which the members of a running job would wait for.
+    ///
+    /// # Errors
+    ///
+    /// Any [`CommError`]; the first generation meets the same.
+    #[expect(clippy::disallowed_methods, reason = "the worker has not arrived yet")]
+    pub fn warm_up(&self) -> Result<(), CommError> {
+        let patience = GpuPatience { due: Instant::now() + WARM_UP_MAX, stop: &|| None };
+        let id = self.maker.nccl.unique_id()?;
+        // Its end takes as long again, and goes on beside.
+        self.maker.init(&id, 1, 0, &patience).map(drop)
     }
 
     /// The driver.

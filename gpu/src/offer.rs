@@ -14,8 +14,6 @@ pub enum Health {
     Healthy = 1,
     /// The operation under way was ended by a revocation.
     Revoked = 2,
-    /// Something may be under way still.
-    Interrupted = 3,
 }
 
 /// A communicator that a member has from an earlier generation.
@@ -111,7 +109,6 @@ impl Offer {
             0 => None,
             1 => Some(parent(Health::Healthy)),
             2 => Some(parent(Health::Revoked)),
-            3 => Some(parent(Health::Interrupted)),
             _ => return Err(MalformedOffer("health")),
         };
         if parent.is_some_and(|parent| parent.rank >= parent.world) {
@@ -164,8 +161,6 @@ pub enum How {
     Shrink {
         /// NCCL's ranks of those.
         excluded: Vec<u32>,
-        /// Whether something may be under way in it.
-        abort: bool,
     },
     /// Some come to those of the parent.
     Grow,
@@ -201,6 +196,11 @@ impl FormPlan {
     }
 }
 
+/// Members that at most start from nothing after an abort, although NCCL could shrink. An aborted communicator can be shrunk once
+/// NCCL's proxy threads have ended, which look at the abort every 500 ms (`poll` in NCCL 2.31's src/proxy.cc); a new one takes a tenth
+/// of that, and more the more ranks there are: some 2 s at 1,024.
+const ANEW_MAX: usize = 64;
+
 /// The plan for these offers, by rank in the generation. `Err` names the first member without a GPU.
 ///
 /// # Errors
@@ -233,14 +233,16 @@ pub fn plan(offers: &[Offer]) -> Result<FormPlan, u32> {
             Ok(FormPlan { how: How::Keep, ranks, reason: "nobody came or went" })
         }
         (false, true) => Ok(FormPlan::init(world, "it was aborted, and nobody is gone")),
+        (false, false) if world <= ANEW_MAX && !all(Health::Healthy) => {
+            Ok(FormPlan::init(world, "so few start anew before the aborted one can be shrunk"))
+        }
         (false, false) if offers.iter().all(|offer| offer.features.shrink) => {
             let staying: Vec<u32> = parents.iter().map(|parent| parent.rank).collect();
             let excluded: Vec<u32> =
                 (0..first.world).filter(|rank| !staying.contains(rank)).collect();
             let below = |rank: u32| excluded.iter().filter(|gone| **gone < rank).count() as u32;
             let ranks = staying.iter().map(|rank| rank - below(*rank)).collect();
-            let abort = !all(Health::Healthy) && !all(Health::Revoked);
-            Ok(FormPlan { how: How::Shrink { excluded, abort }, ranks, reason: "some are gone" })
+            Ok(FormPlan { how: How::Shrink { excluded }, ranks, reason: "some are gone" })
         }
         (false, false) => Ok(FormPlan::init(world, "this NCCL cannot shrink")),
         (true, true) if !all(Health::Healthy) => Ok(FormPlan::init(world, "it was aborted")),
@@ -321,17 +323,20 @@ mod tests {
 
     #[test]
     fn survivors_of_a_loss_shrink_and_their_ranks_close_up() {
-        let offers = [0, 1, 3].map(|rank| member(rank, 4, Health::Revoked));
+        let offers = [0, 1, 3].map(|rank| member(rank, 4, Health::Healthy));
         let plan = plan(&offers).expect("all have GPUs");
-        assert_eq!(plan.how, How::Shrink { excluded: vec![2], abort: false });
+        assert_eq!(plan.how, How::Shrink { excluded: vec![2] });
         assert_eq!(plan.ranks, [0, 1, 2]);
     }
 
     #[test]
-    fn what_may_be_under_way_is_ended_by_the_shrink() {
-        let offers = [member(0, 3, Health::Interrupted), member(2, 3, Health::Revoked)];
-        let plan = plan(&offers).expect("all have GPUs");
-        assert_eq!(plan.how, How::Shrink { excluded: vec![1], abort: true });
+    fn after_an_abort_few_start_anew_and_many_shrink() {
+        let world = u32::try_from(ANEW_MAX).expect("it is small") + 1;
+        let survivors = |world: u32| (1..world).map(move |rank| member(rank, world, Health::Revoked));
+        let few = plan(&survivors(world).collect::<Vec<_>>()).expect("all have GPUs");
+        assert_eq!(few.how, How::Init);
+        let many = plan(&survivors(world + 1).collect::<Vec<_>>()).expect("all have GPUs");
+        assert_eq!(many.how, How::Shrink { excluded: vec![0] });
     }
 
     #[test]
@@ -369,7 +374,7 @@ mod tests {
             let spare = Spare { stamp: stamp(3), number, rank };
             Offer { spare: Some(spare), ..offer }
         };
-        let (a, b) = (member(0, 3, Health::Revoked), member(2, 3, Health::Revoked));
+        let (a, b) = (member(0, 3, Health::Healthy), member(2, 3, Health::Healthy));
         let same = plan(&[with(a, 1, 0), with(b, 1, 1)]).expect("all have GPUs");
         assert_eq!((same.how, same.ranks), (How::Spare, vec![0, 1]));
         let other = plan(&[with(a, 1, 0), with(b, 2, 1)]).expect("all have GPUs");

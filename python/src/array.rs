@@ -124,6 +124,11 @@ impl Array {
         self.length_bytes / self.elements.size_bytes()
     }
 
+    /// Number of bytes.
+    pub(crate) const fn length_bytes(&self) -> usize {
+        self.length_bytes
+    }
+
     /// The location of the memory.
     pub(crate) const fn place(&self) -> MemorySpace {
         self.place

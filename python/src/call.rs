@@ -70,7 +70,7 @@ impl Later {
 }
 
 fn input_beside(input: Array, output: &Array) -> Result<InputArray, CollectiveError> {
-    InputArray::beside(input, output).map_err(|raised| {
+    InputArray::beside(input, output, false).map_err(|raised| {
         CollectiveError::System(std::sync::Arc::new(std::io::Error::other(raised.to_string())))
     })
 }
@@ -165,7 +165,7 @@ impl PyCall {
         let (input, output) =
             (Array::of(input, false, self.gpu)?, Array::of(output, true, self.gpu)?);
         let data_type = output.reduced_as(op)?;
-        let input = InputArray::beside(input, &output)?;
+        let input = InputArray::beside(input, &output, false)?;
         self.add_operation(Operation::ReduceScatter { input, output, data_type, op })
     }
 

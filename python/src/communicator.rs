@@ -226,7 +226,7 @@ impl PyGroup {
         output: &Bound<'_, PyAny>,
     ) -> PyResult<(InputArray, Array)> {
         let output = self.changed(output)?;
-        Ok((InputArray::beside(self.read(input)?, &output)?, output))
+        Ok((InputArray::beside(self.read(input)?, &output, false)?, output))
     }
 }
 
@@ -362,9 +362,19 @@ impl PyGroup {
         callback: Callback,
     ) -> PyResult<PyHandle> {
         let py = input.py();
-        let (input, output) = self.pair(input, output)?;
+        let (input, output) = (self.read(input)?, self.changed(output)?);
         let (data_type, parts) = output.moved_as();
         let counts = counts.map(|counts| moved(&counts, parts));
+        let rank = self.rank() as usize;
+        let before = match &counts {
+            Some(counts) => {
+                let elements = counts.iter().take(rank).fold(0_usize, |sum, count| sum.saturating_add(*count));
+                elements.saturating_mul(data_type.size_bytes())
+            }
+            None => rank.saturating_mul(input.length_bytes()),
+        };
+        let is_own_part = input.start() == output.start().saturating_add(before);
+        let input = InputArray::beside(input, &output, is_own_part)?;
         self.launch(py, Operation::AllGather { input, output, counts, data_type }, callback)
     }
 
@@ -377,8 +387,11 @@ impl PyGroup {
         callback: Callback,
     ) -> PyResult<PyHandle> {
         let (py, op) = (input.py(), op_of(op)?);
-        let (input, output) = self.pair(input, output)?;
+        let (input, output) = (self.read(input)?, self.changed(output)?);
         let data_type = output.reduced_as(op)?;
+        let before = (self.rank() as usize).saturating_mul(output.length_bytes());
+        let is_own_part = output.start() == input.start().saturating_add(before);
+        let input = InputArray::beside(input, &output, is_own_part)?;
         self.launch(py, Operation::ReduceScatter { input, output, data_type, op }, callback)
     }
 

@@ -25,20 +25,27 @@ impl InputArray {
         InputArray { array, copied: None }
     }
 
-    /// The input of an operation with this output.
+    /// The input of an operation with this output. `is_own_part`: one is this rank's part of the other, exactly, as NCCL wants it
+    /// of operations in place.
     ///
     /// # Errors
-    /// `ValueError`: they have elements of different types, or overlap on the GPU.
-    pub(crate) fn beside(array: Array, output: &Array) -> PyResult<InputArray> {
+    /// `ValueError`: they have elements of different types, or overlap on the GPU in another way.
+    pub(crate) fn beside(
+        array: Array,
+        output: &Array,
+        is_own_part: bool,
+    ) -> PyResult<InputArray> {
         if !array.is_like(output) {
             return Err(PyValueError::new_err("input and output have elements of different types"));
         }
         let copied = match (array.place(), array.overlaps(output)) {
             (MemorySpace::Main, true) => Some(array.bytes().to_vec()),
-            (MemorySpace::Gpu, true) => {
-                return Err(PyValueError::new_err("input and output overlap on the GPU"));
+            (MemorySpace::Gpu, true) if !is_own_part => {
+                return Err(PyValueError::new_err(
+                    "input and output overlap on the GPU, and neither is this rank's part of the other",
+                ));
             }
-            (_, false) => None,
+            (MemorySpace::Gpu, _) | (_, false) => None,
         };
         Ok(InputArray { array, copied })
     }

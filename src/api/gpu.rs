@@ -62,6 +62,9 @@ fn described(gpu: Gpu) -> Arc<Gpu> {
     if let Some(fault) = gpu.maker().nccl.known_fault() {
         warn!("{fault}");
     }
+    if let Err(reason) = gpu.warm_up() {
+        warn!(%reason, "NCCL's kernels are not loaded ahead");
+    }
     Arc::new(gpu)
 }
 

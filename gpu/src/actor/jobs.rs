@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use elastic_collectives::AbortHandle;
 use elastic_protocol::Stamp;
 
-use super::core::END_MAX;
 use crate::nccl::{Comm, CommEnding, CommError, GpuPatience, Maker, UniqueId};
 use crate::offer::How;
 
@@ -61,9 +60,7 @@ pub(super) fn form(maker: &Maker, form: Form, limits: &WaitLimits) -> Result<Com
     let Form { how, parent, id, hosts_id, rank, world } = form;
     limits
         .wait(|patience| match (how, parent, id) {
-            (How::Shrink { excluded, abort }, Some(parent), _) => {
-                Ok(parent.shrink(&excluded, abort, patience))
-            }
+            (How::Shrink { excluded }, Some(parent), _) => Ok(parent.shrink(&excluded, patience)),
             (How::Grow, Some(parent), Some(id)) => {
                 Ok(parent.grow(world, hosts_id.then_some(&id), patience))
             }
@@ -75,8 +72,8 @@ pub(super) fn form(maker: &Maker, form: Form, limits: &WaitLimits) -> Result<Com
 }
 
 /// Ends what is under way in a communicator. One that cannot be revoked is ended.
-pub(super) fn revoke(comm: &Comm, limits: &WaitLimits) -> Result<(), String> {
-    limits.wait(|patience| comm.revoke(patience)).map_err(|error| {
+pub(super) fn revoke(comm: &Comm) -> Result<(), String> {
+    comm.revoke().map_err(|error| {
         let ended = end(comm);
         ended.err().unwrap_or_else(|| error.to_string())
     })
@@ -86,6 +83,3 @@ pub(super) fn revoke(comm: &Comm, limits: &WaitLimits) -> Result<(), String> {
 pub(super) fn end(comm: &Comm) -> Result<(), String> {
     comm.end(CommEnding::Abort).map_err(|error| error.to_string())
 }
-
-/// Limit for calls that need no peer.
-pub(super) const ALONE: Duration = END_MAX;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::core::{
     AskTicket, Close, CommId, CoreConfig, GpuAnswer, GpuCore, GpuJobId, GpuOutput, GpuWork,
-    INTERRUPTED_MAX, ProgressSample, SPARES_MAX, WORK_MAX, WorkOutcome,
+    ProgressSample, SPARES_MAX, WORK_MAX, WorkOutcome,
 };
 use crate::nccl::Features;
 use crate::offer::{FormPlan, How, plan};
@@ -274,14 +274,28 @@ fn a_hang_is_told_and_what_is_under_way_is_ended() {
 }
 
 #[test]
-fn g_9_an_interrupted_communicator_that_no_shrink_asks_for_is_ended() {
+fn g_9_a_communicator_that_cannot_be_revoked_is_ended_at_once() {
     let mut model = Model::new(Features { shrink: true, ..Features::default() });
     model.step(Input::Generation(2));
     model.settle();
     model.step(Input::Abort);
-    assert!(model.job.is_none(), "{:?}", model.job);
-    assert_eq!(model.core.poll_timeout(), Some(model.now + INTERRUPTED_MAX));
-    model.step(Input::Wait(INTERRUPTED_MAX.as_millis() as u64));
+    assert!(matches!(model.job, Some((_, GpuWork::End(_)))), "{:?}", model.job);
+}
+
+#[test]
+fn who_starts_anew_does_not_wait_for_the_end_of_what_was_there() {
+    let mut model = Model::new(Features { shrink: true, revoke: true, ..Features::default() });
+    model.step(Input::Generation(2));
+    model.settle();
+    model.step(Input::Abort);
+    assert!(matches!(model.job, Some((_, GpuWork::Revoke(_)))), "{:?}", model.job);
+    model.step(Input::Generation(1));
+    model.step(Input::Done(true));
+    while matches!(model.job, Some((_, GpuWork::Identify(_)))) {
+        model.step(Input::Done(true));
+    }
+    assert!(matches!(model.job, Some((_, GpuWork::Form { .. }))), "{:?}", model.job);
+    model.step(Input::Done(true));
     assert!(matches!(model.job, Some((_, GpuWork::End(_)))), "{:?}", model.job);
 }
 

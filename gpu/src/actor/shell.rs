@@ -196,10 +196,8 @@ impl GpuActor {
             }
             GpuWork::Revoke(comm) => {
                 let comm = self.comms.get(&comm).cloned();
-                let limits = limits(jobs::ALONE, None);
-                let job = move || {
-                    comm.map_or(Ok(()), |comm| jobs::revoke(&comm, &limits)).map(|()| Made::Nothing)
-                };
+                let job =
+                    move || comm.map_or(Ok(()), |comm| jobs::revoke(&comm)).map(|()| Made::Nothing);
                 ("gpu revoke", Box::new(job))
             }
             GpuWork::End(number) => {

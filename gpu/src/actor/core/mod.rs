@@ -28,8 +28,6 @@ pub const SPARES_MAX: u32 = 8;
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 /// How much longer than its own deadline a piece of work may take before its thread is left behind.
 pub const GRACE: Duration = Duration::from_secs(2);
-/// How long a communicator whose work may still be under way is kept for a shrink.
-pub const INTERRUPTED_MAX: Duration = Duration::from_secs(5);
 /// How long ending, or revoking, a communicator may take.
 pub const END_MAX: Duration = Duration::from_secs(1);
 
@@ -39,8 +37,6 @@ struct HeldComm {
     stamp: Stamp,
     members: Vec<WorkerId>,
     health: Health,
-    /// When an interrupted one is given up.
-    due: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -76,6 +72,8 @@ pub struct GpuCore {
     held: Option<HeldComm>,
     spares: Vec<HeldSpare>,
     queue: VecDeque<(GpuWork, Waits)>,
+    /// Communicators to be ended once nothing else is to be done: NCCL's threads take up to half a second.
+    endings: VecDeque<CommId>,
     background: VecDeque<(GpuWork, HeldSpare)>,
     job: Option<GpuJob>,
     /// The generation that the training thread is in.
@@ -95,6 +93,7 @@ impl GpuCore {
             held: None,
             spares: Vec::new(),
             queue: VecDeque::new(),
+            endings: VecDeque::new(),
             background: VecDeque::new(),
             job: None,
             running: None,
@@ -201,7 +200,7 @@ impl GpuCore {
         let how = plan.how.clone();
         let work = GpuWork::Form { into, parent, how, rank, world, stamp, due };
         let health = Health::Healthy;
-        let held = HeldComm { comm: into, stamp, members: by_rank, health, due: None };
+        let held = HeldComm { comm: into, stamp, members: by_rank, health };
         self.push(work, Waits::Form { ticket, held });
         self.go_on(now);
     }
@@ -306,9 +305,6 @@ impl GpuCore {
 
     /// The deadline of [`GpuCore::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.held.as_ref().is_some_and(|held| held.due.is_some_and(|due| due <= now)) {
-            self.release_held();
-        }
         if let Some(job) = self.job.take_if(|job| job.due <= now) {
             self.outputs.push_back(GpuOutput::LeaveBehind(job.id));
             let reason = "the GPU's thread does not come back from it".to_owned();
@@ -337,9 +333,8 @@ impl GpuCore {
 
     /// When [`GpuCore::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let held = self.held.as_ref().and_then(|held| held.due);
         let job = self.job.as_ref().map(|job| job.due);
-        [held, job, self.sample_due].into_iter().flatten().min()
+        [job, self.sample_due].into_iter().flatten().min()
     }
 
     /// The next action for the shell.
@@ -359,17 +354,15 @@ impl GpuCore {
         if self.config.features.revoke {
             held.health = Health::Revoked;
             self.push(GpuWork::Revoke(comm), Waits::Revoke(comm));
-        } else if self.config.features.shrink {
-            held.health = Health::Interrupted;
-            held.due = Some(now + INTERRUPTED_MAX);
         } else {
+            // Until it is aborted, the GPU hangs in what is under way.
             self.release_held();
         }
     }
 
     fn hold(&mut self, now: Time, comm: CommId, stamp: Stamp, members: Vec<WorkerId>) {
         let health = Health::Healthy;
-        self.held = Some(HeldComm { comm, stamp, members, health, due: None });
+        self.held = Some(HeldComm { comm, stamp, members, health });
         self.running = Some(stamp);
         self.sample_due = Some(now + SAMPLE_EVERY);
     }
@@ -388,9 +381,10 @@ impl GpuCore {
         stale.into_iter().for_each(|comm| self.push_end(comm));
     }
 
-    /// Peers may be gone, so it is aborted, which needs no peer.
+    /// Peers may be gone, so it is aborted, which needs no peer. What comes next does not wait for it.
     fn push_end(&mut self, comm: CommId) {
-        self.push(GpuWork::End(comm), Waits::Nobody);
+        debug_assert!(self.endings.len() < WORK_MAX, "each generation leaves few behind");
+        self.endings.push_back(comm);
     }
 
     fn push(&mut self, work: GpuWork, waits: Waits) {
@@ -406,12 +400,12 @@ impl GpuCore {
             }
             return;
         }
-        let (work, waits) = match self.queue.pop_front() {
-            Some(next) => next,
-            None => match self.background.pop_front() {
-                Some((work, spare)) => (work, Waits::Spare(spare)),
-                None => return,
-            },
+        let ending = |comm| (GpuWork::End(comm), Waits::Nobody);
+        let spare = |(work, spare)| (work, Waits::Spare(spare));
+        let next = self.queue.pop_front();
+        let next = next.or_else(|| self.endings.pop_front().map(ending));
+        let Some((work, waits)) = next.or_else(|| self.background.pop_front().map(spare)) else {
+            return;
         };
         let due = match &work {
             GpuWork::Form { due, .. } | GpuWork::FormSpare { due, .. } => *due + GRACE,

@@ -11,8 +11,8 @@ use super::super::api::{Nccl, UniqueId};
 use super::super::patience::{CommError, GpuPatience};
 use super::{Comm, CommEnding, as_int};
 
-/// `NCCL_SHRINK_ABORT`: end what the parent has under way first.
-const SHRINK_ABORT: c_int = 1;
+/// `NCCL_SHRINK_DEFAULT`: nothing is under way in the parent.
+const SHRINK_DEFAULT: c_int = 0;
 /// `NCCL_SPLIT_NOCOLOR`.
 const NO_COLOUR: c_int = -1;
 
@@ -45,28 +45,23 @@ impl Comm {
         Ok(Some(comm))
     }
 
-    /// Makes a communicator of the others: called by those who are not in `excluded`. Ranks close up. `abort`
-    /// ends what is under way first; the parent can only be aborted then.
+    /// Makes a communicator of the others: called by those who are not in `excluded`. Ranks close up. Nothing is under way
+    /// in the parent, or it was revoked.
     ///
     /// # Errors
     ///
     /// Any [`CommError`].
-    pub fn shrink(
-        &self,
-        excluded: &[u32],
-        abort: bool,
-        patience: &GpuPatience<'_>,
-    ) -> Result<Comm, CommError> {
+    pub fn shrink(&self, excluded: &[u32], patience: &GpuPatience<'_>) -> Result<Comm, CommError> {
         const CALL: &str = "ncclCommShrink";
         let shrink = self.shared.maker.nccl.functions().shrink;
         let shrink = shrink.ok_or_else(|| self.shared.maker.missing(CALL))?;
         let mut list: Vec<c_int> = excluded.iter().map(|rank| as_int(*rank)).collect();
-        let flags = if abort { SHRINK_ABORT } else { 0 };
+        self.settle_revoked(patience)?;
         let raw = self.derive(CALL, patience, |parent, child| {
             let mut config = Nccl::non_blocking();
             let count = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
             // SAFETY: it is the communicator's turn; list, child and configuration are live.
-            unsafe { shrink(parent, list.as_mut_ptr(), count, child, &mut config, flags) }
+            unsafe { shrink(parent, list.as_mut_ptr(), count, child, &mut config, SHRINK_DEFAULT) }
         })?;
         let before = excluded.iter().filter(|rank| **rank < self.rank).count() as u32;
         let world = self.world - excluded.len() as u32;

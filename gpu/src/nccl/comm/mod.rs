@@ -26,6 +26,9 @@ const CALL_PATIENCE: Duration = Duration::from_millis(150);
 /// How long an abort may take before its thread is left behind: with [`CALL_PATIENCE`] less than a second.
 const ABORT_PATIENCE: Duration = Duration::from_millis(800);
 
+/// How long NCCL's threads may take to end after a revoke: they look every 500 ms.
+const REVOKE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How a communicator is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommEnding {
@@ -63,6 +66,8 @@ struct CommShared {
     calls: Mutex<()>,
     /// No call begins any more.
     ending: AtomicBool,
+    /// It was revoked: NCCL's threads end.
+    revoked: AtomicBool,
 }
 
 impl Maker {
@@ -123,6 +128,7 @@ impl Maker {
             raw: AtomicPtr::new(raw),
             calls: Mutex::new(()),
             ending: AtomicBool::new(false),
+            revoked: AtomicBool::new(false),
         };
         Comm { shared: Arc::new(shared), rank, world }
     }
@@ -215,22 +221,32 @@ impl Comm {
     }
 
     /// Ends what is under way, here and at the others that do the same, and keeps the communicator for
-    /// [`Comm::shrink`].
+    /// [`Comm::shrink`]. Does not wait for NCCL's own threads, which end later.
     ///
     /// # Errors
     ///
     /// Any [`CommError`].
-    pub fn revoke(&self, patience: &GpuPatience<'_>) -> Result<(), CommError> {
+    pub fn revoke(&self) -> Result<(), CommError> {
         const CALL: &str = "ncclCommRevoke";
         let maker = &self.shared.maker;
         let revoke = maker.nccl.functions().revoke.ok_or_else(|| maker.missing(CALL))?;
-        {
-            let turn = self.shared.enter()?;
-            // SAFETY: it is the communicator's turn.
-            let begun = unsafe { revoke(turn.raw, 0) };
-            maker.nccl.check(CALL, begun, turn.raw)?;
+        let turn = self.shared.enter()?;
+        self.shared.revoked.store(true, Ordering::Release);
+        // SAFETY: it is the communicator's turn.
+        let begun = unsafe { revoke(turn.raw, 0) };
+        Ok(maker.nccl.check(CALL, begun, turn.raw)?)
+    }
+
+    /// Waits until NCCL's threads have ended, if it was revoked.
+    ///
+    /// # Errors
+    ///
+    /// Any [`CommError`].
+    pub(super) fn settle_revoked(&self, patience: &GpuPatience<'_>) -> Result<(), CommError> {
+        match self.shared.revoked.load(Ordering::Acquire) {
+            true => self.settle("ncclCommRevoke", patience),
+            false => Ok(()),
         }
-        self.settle(CALL, patience)
     }
 
     /// Whether it was ended.
@@ -245,7 +261,11 @@ impl Comm {
     /// # Errors
     ///
     /// CUDA or NCCL refused, or the call is stuck. The communicator is gone all the same.
+    #[expect(clippy::disallowed_methods, reason = "this is outside of the deterministic world")]
     pub fn end(&self, ending: CommEnding) -> Result<(), CommError> {
+        // The abort would wait for NCCL's threads, longer than it may take. Whatever comes of the wait, it is ended.
+        let patience = GpuPatience { due: Instant::now() + REVOKE_PATIENCE, stop: &|| None };
+        let _ = self.settle_revoked(&patience);
         if ending == CommEnding::Finish && self.finish().is_ok() {
             return Ok(());
         }
