@@ -12,7 +12,7 @@
 #
 # Needs: a CUDA driver; NCCL (any nvidia-nccl wheel, or the system's; two ranks on one GPU need 2.30.3); cargo, or what it
 # has built in target/PROFILE; python3.
-# Usage: [BYTES_MAX=N] [PARAMETERS=N] [PROFILE=release|debug] [PARTS="doctor digits …"] bench/gpu.sh [RESULTS_FOLDER]
+# Usage: [BYTES_MAX=N] [PARAMETERS=N] [PROFILE=release|debug] [PARTS="digits killed …"] [KILLS=N] [MILLIONS="0.4 10"] bench/gpu.sh [RESULTS_FOLDER]
 set -uo pipefail
 cd "$(dirname "$0")/.."
 results=${1:-target/gpu-results}
@@ -101,8 +101,10 @@ for row in (row for row in rows if row["library"] == "elastic"):
 PYTHON
 }
 
-# Two ranks on one GPU, of which one is killed ten times.
-killed() { python3 bench/gpu_kills.py "$node" "$examples/digits" 10; }
+# Two ranks on one GPU, of which one is killed ten times; the same with communicators that were formed ahead.
+killed() { python3 bench/gpu_kills.py "$node" "$examples/digits" "${KILLS:-10}"; }
+
+killed_with_spares() { ELASTIC_NCCL_SPARES=2 killed; }
 
 # The tests of torch's CUDA tensors.
 torch_tests() {
@@ -113,6 +115,15 @@ torch_tests() {
     ELASTIC_NODE_BINARY=$node python3 -m pytest -q --tb=short -rs python/tests/test_on_gpu.py
 }
 
+# What a commit of torch's CUDA tensors costs.
+torch_commit() {
+    if ! has_python_package torch || ! has_python_package elastic_node; then
+        say "torch and elastic_node are not both installed: not run"
+        return
+    fi
+    python3 bench/gpu_commit.py "$BYTES_MAX"
+}
+
 # Steps of DistributedDataParallel over NCCL, by the backend "elastic" and by torch's own.
 ddp_step() {
     if ! has_python_package torch || ! has_python_package elastic_node; then
@@ -120,7 +131,7 @@ ddp_step() {
         return
     fi
     local millions
-    for millions in 0.4 10 100; do
+    for millions in ${MILLIONS:-0.4 10 100}; do
         "$node" run -n "$world" --backend nccl -- python3 bench/peers/ddp_step.py --device cuda --parameters "$millions" \
             --results "$results/ddp_step_$millions.json" || return
         python3 - "$results/ddp_step_$millions.json" <<'PYTHON'
@@ -144,8 +155,8 @@ if [ "$world" -lt 2 ]; then
     world=2
 fi
 export world port results node examples parameters limit_s
-export -f digits large commit measure killed torch_tests ddp_step say has_python_package
-for part in ${PARTS:-digits large commit measure killed torch_tests ddp_step}; do
+export -f digits large commit measure killed killed_with_spares torch_tests torch_commit ddp_step say has_python_package
+for part in ${PARTS:-digits large commit measure killed killed_with_spares torch_tests torch_commit ddp_step}; do
     say "$part"
     SECONDS=0
     timeout "$limit_s" bash -uo pipefail -c "$part" 2>&1 | tee "$results/$part.log" || failed+=("$part")

@@ -87,6 +87,8 @@ class _Pickler(pickle.Pickler):
     in_place: AbstractSet[int] = frozenset()
     #: Whether the buffer of such a tensor comes next.
     is_in_place = False
+    #: The contents of tensors.
+    contents: _torch_tensors.Contents
 
     def reducer_override(self, value: Any) -> Any:
         if self.names:
@@ -101,7 +103,7 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if not _torch_tensors.is_plain(value):
             return self._reduced_tensor(value)
-        flat = _torch_tensors.content_of(value)
+        flat = self.contents.of(value)
         words = (_name_of(value.dtype), tuple(value.shape), *_torch_tensors.marks_of(value))
         if not flat.size:
             return _tensor_of, (b"", *words)
@@ -271,7 +273,9 @@ def _encode(
     pickler.fast = fast
     pickler.names = names
     pickler.in_place = in_place
+    pickler.contents = contents = _torch_tensors.Contents()
     pickler.dump(value)
+    contents.wait()
     if marked:
         file.write(struct.pack(f"<{len(marked) + 1}I", *marked, len(marked)) + _MARK)
     return file.getvalue(), [buffer.raw() for buffer in buffers]

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Union
 if TYPE_CHECKING:
     import torch
 
+#: Most bytes of a commit that are copied from GPUs into page-locked memory; what is beyond goes tensor by tensor.
+PINNED_MAX_BYTES = 4 << 30
+
 #: What a pickler takes from its `reducer_override`.
 Reduced = Tuple[Any, ...]
 
@@ -75,9 +78,30 @@ def with_attributes(tensor: torch.Tensor, attributes: Dict[str, Any]) -> torch.T
     return tensor
 
 
-def content_of(value: torch.Tensor) -> Any:
-    """The content of a plain tensor as an array of bytes, in main memory."""
-    return bytes_in(value.detach().cpu().resolve_conj().resolve_neg().contiguous()).numpy()
+class Contents:
+    """The contents of plain tensors as arrays of bytes in main memory, complete after `wait`: copies from GPUs go on together, into
+    page-locked memory, which torch keeps for the next ones."""
+
+    def __init__(self) -> None:
+        self._streams: Dict[torch.device, torch.cuda.Stream] = {}
+        self._pinned_bytes = 0
+
+    def of(self, value: torch.Tensor) -> Any:
+        import torch
+
+        dense = value.detach().resolve_conj().resolve_neg().contiguous()
+        # torch keeps twice the memory at most, since it rounds up to powers of two.
+        if not dense.is_cuda or self._pinned_bytes + dense.nbytes > PINNED_MAX_BYTES:
+            return bytes_in(dense.cpu()).numpy()
+        self._pinned_bytes += dense.nbytes
+        self._streams[dense.device] = torch.cuda.current_stream(dense.device)
+        host = torch.empty(dense.nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        return host.copy_(bytes_in(dense), non_blocking=True).numpy()
+
+    def wait(self) -> None:
+        """Waits for the copies."""
+        for stream in self._streams.values():
+            stream.synchronize()
 
 
 def bytes_in(tensor: torch.Tensor) -> torch.Tensor:

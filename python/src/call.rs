@@ -107,7 +107,7 @@ impl PyCall {
             }
             _ => None,
         };
-        self.add(reduces, Box::new(move |group| operation::run(&mut operation, place, group)));
+        self.add(reduces, Box::new(move |group| operation::run(&mut operation, place, group, || ())));
         Ok(())
     }
 
@@ -188,7 +188,7 @@ impl PyCall {
             let ((data_type, parts), place) = (output.moved_as(), output.place());
             let counts = Some(moved(&times(&all, row_elements), parts));
             let mut gather = Operation::AllGather { input, output, counts, data_type };
-            operation::run(&mut gather, place, group)
+            operation::run(&mut gather, place, group, || ())
         };
         self.add(None, Box::new(work));
         Ok(())
@@ -214,7 +214,7 @@ impl PyCall {
             let counts = |rows: &[usize]| moved(&times(rows, row_elements), parts);
             let counts = Some((counts(&sent), counts(&received)));
             let mut exchange = Operation::AllToAll { input, output, counts, data_type };
-            operation::run(&mut exchange, place, group)
+            operation::run(&mut exchange, place, group, || ())
         };
         self.add(None, Box::new(work));
         Ok(())

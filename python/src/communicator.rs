@@ -16,7 +16,7 @@ use crate::array::Array;
 use crate::call::PyCall;
 use crate::callback;
 use crate::errors::{self, collective};
-use crate::handle::{Finished, GenerationFailure, LOOK_EVERY, PyHandle, SIGNALLED};
+use crate::handle::{self, Finished, GenerationFailure, LOOK_EVERY, PyHandle, SIGNALLED};
 use crate::on_gpu::{self, GroupGpu};
 use crate::operation::{self, ArrayOperation, InputArray, distinct};
 use crate::unlocked::unlocked;
@@ -83,6 +83,18 @@ impl PyGroup {
         PyGroup { communicator, negotiation, gpu, failure, encrypts, family, process }
     }
 
+    /// Waits for the operations on a GPU that were launched and not waited for: whoever has ordered its own work behind one
+    /// does not know yet whether it went well.
+    ///
+    /// # Errors
+    /// A signal, such as Ctrl-C, ended the wait.
+    pub(crate) fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        match self.gpu {
+            Some(_) => handle::wait(py, self.communicator.launch(|_group| Ok(()))),
+            None => Ok(()),
+        }
+    }
+
     /// Leaves the group and its sub-groups in order, after all launched operations.
     pub(crate) fn close_all(&self) {
         let family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +117,8 @@ impl PyGroup {
         let counted = callback.is_some().then(|| self.communicator.clone());
         let run = move |group: &mut dyn Communicator| {
             let waiting = counted.as_ref().map(AsyncCommunicator::waiting);
-            let result = operation::run(&mut operation, place, group);
+            let queued = || callback.as_ref().into_iter().for_each(tell_queued);
+            let result = operation::run(&mut operation, place, group, queued);
             drop(waiting);
             failure.note(&result);
             if let Some(callback) = callback {
@@ -230,6 +243,21 @@ impl PyGroup {
     }
 }
 
+/// Tells an observer that wants to know (it has a method `queued`) that its operation is on the group's stream.
+fn tell_queued(observer: &Py<PyAny>) {
+    callback::attached(|py| {
+        let observer = observer.bind(py);
+        let told = match observer.getattr_opt("queued") {
+            Ok(Some(queued)) => queued.call0().map(drop),
+            Ok(None) => Ok(()),
+            Err(raised) => Err(raised),
+        };
+        if let Err(raised) = told {
+            raised.write_unraisable(py, Some(observer));
+        }
+    });
+}
+
 /// Calls `observer` with a result.
 fn tell(observer: &Py<PyAny>, result: &CollectiveResult) {
     callback::attached(|py| {
@@ -261,6 +289,12 @@ impl PyGroup {
     #[getter]
     fn size(&self) -> u32 {
         self.communicator.world_size()
+    }
+
+    /// The GPU that arrays may be on, and the handle of the stream on which operations on them are queued.
+    #[getter]
+    pub(crate) fn stream(&self) -> Option<(i32, u64)> {
+        self.gpu.map(|gpu| (gpu.ordinal, gpu.stream))
     }
 
     /// Why the group was aborted, if it was.

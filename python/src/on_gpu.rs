@@ -34,10 +34,11 @@ fn nccl_of(group: &mut dyn Communicator) -> Option<&mut NcclGroup> {
     group.as_any_mut().downcast_mut::<NcclGroup>()
 }
 
-/// Carries out an operation whose arrays are on the GPU.
+/// Carries out an operation whose arrays are on the GPU. `queued` is called once it is on the group's stream.
 pub(crate) fn run(
     operation: &mut ArrayOperation,
     group: &mut dyn Communicator,
+    queued: impl FnOnce(),
 ) -> CollectiveResult {
     let kind = operation.kind();
     let Some(nccl) = nccl_of(group) else {
@@ -47,7 +48,10 @@ pub(crate) fn run(
         });
     };
     let on_gpu = operation.on(|input| input.array().region(), |output| output.region());
-    let done = nccl.launch_operation(&on_gpu).and_then(|number| nccl.wait(kind, number));
+    let done = nccl.launch_operation(&on_gpu).and_then(|number| {
+        queued();
+        nccl.wait(kind, number)
+    });
     if done.is_err() && !nccl.lets_go_within(LETS_GO_MAX) {
         // If the memory were given back, it would be reused while the GPU might still write to it.
         std::mem::forget(std::mem::replace(operation, ArrayOperation::Barrier));

@@ -86,7 +86,7 @@ pub(crate) fn place_of(operation: &mut ArrayOperation) -> PyResult<MemorySpace> 
     Ok(place.get().unwrap_or(MemorySpace::Main))
 }
 
-/// Carries an operation out.
+/// Carries an operation out. `queued` is called once an operation on the GPU is on the group's stream.
 ///
 /// # Errors
 /// Any [`elastic_collectives::CollectiveError`].
@@ -94,10 +94,11 @@ pub(crate) fn run(
     operation: &mut ArrayOperation,
     place: MemorySpace,
     group: &mut dyn Communicator,
+    queued: impl FnOnce(),
 ) -> CollectiveResult {
     match place {
         MemorySpace::Main => group.run(operation.borrowed()),
-        MemorySpace::Gpu => on_gpu::run(operation, group),
+        MemorySpace::Gpu => on_gpu::run(operation, group, queued),
     }
 }
 

@@ -188,6 +188,8 @@ impl PySession {
         let Some(generation) = self.generation.take() else { return Ok(()) };
         let Some(attachment) = &mut self.attachment else { return Ok(()) };
         let EnteredGeneration { worker, group, failure } = generation;
+        // A signal has its own exception, which is under way.
+        let _ = group.get().drain(py);
         if let Some(error) = failure.take() {
             let _ = worker.failed(error);
         }
@@ -217,7 +219,7 @@ impl PySession {
     fn commit(&mut self, py: Python<'_>) -> PyResult<()> {
         self.check_process()?;
         let generation = current(self.generation.as_ref())?;
-        generation.check()?;
+        generation.check(py)?;
         let state = &mut self.state;
         unlocked(py, || state.commit(&generation.worker)).map_err(raise)
     }
@@ -225,6 +227,9 @@ impl PySession {
     /// Saves the state.
     fn save(&mut self, py: Python<'_>) -> PyResult<()> {
         self.check_process()?;
+        if let Some(generation) = &self.generation {
+            generation.check_queued(py)?;
+        }
         let state = &mut self.state;
         unlocked(py, || state.save()).map_err(raise)
     }
@@ -241,7 +246,7 @@ impl PySession {
     fn check_host_updates(&self, py: Python<'_>) -> PyResult<()> {
         self.check_process()?;
         let generation = current(self.generation.as_ref())?;
-        generation.check()?;
+        generation.check(py)?;
         unlocked(py, || generation.worker.check_host_updates()).map_err(raise)
     }
 
@@ -311,8 +316,14 @@ impl PySession {
 }
 
 impl EnteredGeneration {
+    /// Raises an earlier failure of a collective on a GPU, whose caller may not know of it.
+    fn check_queued(&self, py: Python<'_>) -> PyResult<()> {
+        if self.group.get().stream().is_some() { self.check(py) } else { Ok(()) }
+    }
+
     /// Raises an earlier failure of a collective.
-    fn check(&self) -> PyResult<()> {
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.group.get().drain(py)?;
         match self.failure.take() {
             Some(error) => Err(raise(self.worker.failed(error))),
             None => Ok(()),

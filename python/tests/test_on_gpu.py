@@ -5,6 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import elastic_node.torch as en  # noqa: E402
+from elastic_node import _torch_tensors  # noqa: E402
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 FLAGS = ["--backend", "nccl", "--min-np", "1"]
@@ -12,9 +15,9 @@ ENVIRONMENT = {"DEVICE": "cuda", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
 def test_every_operation_of_a_backend_on_cuda_tensors(job):
-    done = job("torch_operations.py", workers=2, flags=FLAGS, environment=ENVIRONMENT)
+    done = job("torch_operations.py", workers=3, flags=FLAGS, environment=ENVIRONMENT)
     assert done.code == 0, done.output
-    assert done.output.count("well") == 2, done.output
+    assert done.output.count("well") == 3, done.output
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -40,14 +43,19 @@ def test_a_distributed_optimizer_averages_as_one_process_would(job):
     assert all(count > 0 for of in said for count in of["launched_in_backward"]), said
 
 
-def test_ddp_survives_the_death_of_a_rank_in_place(job):
+def test_ddp_survives_the_death_of_a_rank_in_place(job, tmp_path):
+    """The backward pass of the aborted step may end before the abort is known: then the commit raises, and nothing of it stays."""
+    killed = tmp_path / "killed"
+    killed.touch()
+    undisturbed = job("ddp_survivor.py", workers=2, flags=FLAGS, environment=ENVIRONMENT, state_folder="undisturbed")
+    assert undisturbed.code == 0, undisturbed.output
+    due = undisturbed.said()[0]["losses"]
+    killed.unlink()
     done = job("ddp_survivor.py", workers=2, flags=FLAGS, environment=ENVIRONMENT)
     assert done.code == 0, done.output
     ends = done.said()
-    assert len({str(said["losses"]) for said in ends}) == 1, "G-5: one history"
-    assert all(len(said["losses"]) == said["step"] == 40 for said in ends)
-    survivors = [said for said in ends if said["aborted"]]
-    assert survivors and all(said["aborted"] == 1 for said in survivors), done.output
+    assert ends and all(said["losses"] == due and said["step"] == 40 for said in ends), done.output
+    assert any(said["calls"] > 1 for said in ends), "a survivor trained on in its process"
 
 
 def test_a_torch_state_goes_back_as_one_unit_when_a_worker_is_killed(job):
@@ -59,3 +67,39 @@ def test_a_torch_state_goes_back_as_one_unit_when_a_worker_is_killed(job):
         assert of["weight"] == of["scheduled"] == of["step"], of
         assert of["drawn_in_order"] and of["exact"], of
     assert any(of["calls"] > 1 for of in ends), "a survivor trained on in its process"
+
+
+def test_a_state_on_the_gpu_comes_back(monkeypatch):
+    """Whichever way its tensors are copied: together into page-locked memory, or one by one."""
+    en.init()
+    try:
+        for pinned_max_bytes in (_torch_tensors.PINNED_MAX_BYTES, 4096):
+            monkeypatch.setattr(_torch_tensors, "PINNED_MAX_BYTES", pinned_max_bytes)
+            torch.manual_seed(3)
+            model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)).cuda()
+            state = en.elastic.TorchState(
+                model,
+                torch.optim.Adam(model.parameters()),
+                half=torch.randn(5, 3, device="cuda").bfloat16(),
+                columns=torch.arange(6.0, device="cuda").reshape(2, 3).T,
+                single=torch.tensor(2.5, device="cuda"),
+                nothing=torch.empty(0, device="cuda"),
+            )
+
+            def step(state=state):
+                state.model(torch.randn(8, 64, device="cuda")).square().sum().backward()
+                state.optimizer.step()
+
+            step()
+            state.commit()
+            due = {name: value.clone() for name, value in state.model.state_dict().items()}
+            others = state.half.clone(), state.columns.clone(), state.single.item()
+            step()
+            state.half = state.half + 1
+            state.restore()
+            assert all(torch.equal(value, due[name]) for name, value in state.model.state_dict().items())
+            assert all(value.is_cuda for value in state.model.state_dict().values())
+            assert torch.equal(state.half, others[0].cpu()) and torch.equal(state.columns, others[1].cpu())
+            assert state.single.item() == others[2] and state.nothing.numel() == 0
+    finally:
+        en.shutdown()

@@ -1,7 +1,7 @@
 //! Communicators themselves, without the actor: sub-communicators, and ends in good order.
 
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use elastic_collectives::{DataType, ReduceOp};
 use elastic_gpu::Gpu;
@@ -112,6 +112,50 @@ fn who_is_left_alone_in_a_finish_aborts() {
     let due = Instant::now() + LONG;
     while communicators() > before {
         assert!(Instant::now() < due, "they are gone");
+        std::thread::yield_now();
+    }
+}
+
+/// How long the threads of a revoked communicator take, in the tests: longer than an abort may.
+const SETTLES_MS: u64 = 900;
+
+#[test]
+fn a_revoked_communicator_is_shrunk_and_ended_once_nccl_has_settled() {
+    let faults = faults();
+    let before = communicators();
+    faults.set(&format!("call=ncclCommRevoke do=slow:{SETTLES_MS}"));
+    ranks(3, |comm, maker| {
+        passes(&comm, maker);
+        let began = Instant::now();
+        comm.revoke().expect("it is revoked");
+        assert!(began.elapsed() < Duration::from_millis(SETTLES_MS), "who revokes does not wait");
+        if comm.rank() < 2 {
+            let rest = patiently(|patience| comm.shrink(&[2], patience)).expect("it shrinks");
+            assert!(began.elapsed() >= Duration::from_millis(SETTLES_MS));
+            passes(&rest, maker);
+        }
+        comm.end(CommEnding::Abort).expect("it is not left behind");
+        assert_eq!(maker.reaper.left_behind(), 0);
+    });
+    let due = Instant::now() + LONG;
+    while communicators() > before {
+        assert!(Instant::now() < due, "they are gone");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn kernels_are_loaded_ahead_by_a_communicator_of_one_rank() {
+    let faults = faults();
+    let before = communicators();
+    let gpu = Gpu::open(&search(), 0, false).expect("the stand-in works");
+    gpu.warm_up().expect("it forms");
+    faults.set("call=ncclCommInitRankConfig do=fail:3");
+    let refused = gpu.warm_up().expect_err("NCCL refuses").to_string();
+    assert!(refused.contains("ncclCommInitRankConfig"), "{refused}");
+    let due = Instant::now() + LONG;
+    while communicators() > before {
+        assert!(Instant::now() < due, "it is gone");
         std::thread::yield_now();
     }
 }

@@ -50,6 +50,11 @@ class ProcessGroupElastic(dist.ProcessGroup):
     ) -> None:
         super().__init__(group.rank, group.size)
         self._group = group
+        #: On which operations on CUDA tensors are queued; None where the collectives are the CPU's.
+        self._stream: Optional[torch.cuda.Stream] = None
+        if group.stream is not None and torch.cuda.is_available():
+            ordinal, handle = group.stream
+            self._stream = torch.cuda.ExternalStream(handle, device=ordinal)
         self._backend, self._store, self._timeout = backend, store, timeout
         self._mailbox = Mailbox(group.rank, group.size, lambda sender, to: place.pair(sender, to, group))
         self._monitored = 0
@@ -499,7 +504,9 @@ class ProcessGroupElastic(dist.ProcessGroup):
         inputs: Optional[Sequence[torch.Tensor]] = None,
     ) -> Work:
         self._note(work, title, work.result() if inputs is None else inputs)
-        work._handle = launch(work.landed)
+        if any(tensor.is_cuda for tensor in work.result()):
+            work.order_by(self._stream)
+        work._handle = launch(_Landing(work))
         return work
 
     def _together(self, works: List[Work], title: str, inputs: Sequence[torch.Tensor]) -> Work:
@@ -520,6 +527,18 @@ class ProcessGroupElastic(dist.ProcessGroup):
 
     def _keep(self, work: Work) -> None:
         self._kept.append(work)
+
+
+class _Landing:
+    """What the collectives' thread tells of an operation."""
+
+    def __init__(self, work: Work) -> None:
+        #: Called when it is on the stream of the group's GPU.
+        self.queued = work.queued
+        self._landed = work.landed
+
+    def __call__(self, error: Optional[BaseException]) -> None:
+        self._landed(error)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, ContextManager, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -16,11 +17,19 @@ from ._landings import landings
 
 
 class Work(dist.Work):
-    """An operation that was launched."""
+    """An operation that was launched.
+
+    One on a GPU is ordered by streams, as NCCL's own works are: `wait` has the current stream wait for it, and the future is
+    complete for whoever uses its tensors on a stream, as soon as it is queued. Whether it went well shows later: in `exception`, in
+    the next operation, and in any case before a commit.
+    """
 
     def __init__(self, result: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self._landing: Future[None] = Future()
+        devices = list({tensor.device for tensor in result if tensor.is_cuda})
+        self._landing: Future[None] = Future(devices=devices) if devices else Future()
+        self._stream: Optional[torch.cuda.Stream] = None
+        self._queued = threading.Event()
         # A future that Python fails has an exception as its value, which DDP's C++ takes for tensors. A future that
         # depends on another fails in the way that C++ expects.
         self._future: Future[List[torch.Tensor]] = self._landing.then(self._outcome)
@@ -29,8 +38,9 @@ class Work(dist.Work):
         self._error: Optional[BaseException] = None
         self._handle: Optional[_native.Handle] = None
         self._lock = threading.Lock()
+        self._has_landed = False
         # Not the future's state: that is set by another thread, after a `wait` may have returned.
-        self._is_done = False
+        self._is_finished = False
         self._event: Optional[_RecordFunctionFast] = None
         self._began_on = 0
 
@@ -56,17 +66,33 @@ class Work(dist.Work):
 
         self._after = both
 
+    def order_by(self, stream: Optional[torch.cuda.Stream]) -> None:
+        """The stream on which it is queued, before it is launched; None for an operation that the host waits for."""
+        self._stream = stream
+
+    def queued(self) -> None:
+        """Called on the collectives' thread when the operation is on its stream."""
+        if self._stream is not None:
+            self._queued.set()
+            landings.put(self._land)
+
     def landed(self, error: Optional[BaseException]) -> None:
         """Called on the collectives' thread when the operation is done."""
         event, self._event = self._event, None
         if event is not None:
             event.__exit__(None, None, None)
-        self._error = error
-        landings.put(self._land)
+        if error is not None:
+            self._error = error
+        self._has_landed = True
+        if not self._queued.is_set():
+            self._queued.set()
+            landings.put(self._land)
 
     def _land(self) -> None:
-        self._finish()
-        self._landing.set_result(None)
+        # What a future is given is recorded on the current stream.
+        with self._on_stream():
+            self._finish()
+            self._landing.set_result(None)
 
     def _finish(self) -> None:
         """What comes after the operation, once, whoever is there first."""
@@ -74,11 +100,18 @@ class Work(dist.Work):
             after, self._after = self._after, None
             if after is not None and self._error is None:
                 try:
-                    with torch.no_grad():
+                    with torch.no_grad(), self._on_stream():
                         after()
+                    if self._stream is not None:
+                        # Memory that it has used is given back by the host.
+                        self._stream.synchronize()
                 except Exception as error:
                     self._error = error
-            self._is_done = True
+            self._is_finished = True
+
+    def _on_stream(self) -> ContextManager[object]:
+        # `torch.cuda.stream(None)` would start CUDA.
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _outcome(self, _landing: Future[None]) -> List[torch.Tensor]:
         if self._error is not None:
@@ -87,7 +120,9 @@ class Work(dist.Work):
 
     def _await(self, timeout_s: Optional[float]) -> None:
         """Waits until the operation has landed; its own deadline is that of its group."""
-        if self._handle is not None:
+        if self._stream is not None:
+            self._queued.wait()
+        elif self._handle is not None:
             self._handle.wait()
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
@@ -96,10 +131,12 @@ class Work(dist.Work):
         self._finish()
         if self._error is not None:
             raise self._error
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         return True
 
     def is_completed(self) -> bool:
-        return self._is_done
+        return self._has_landed and self._is_finished
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -136,6 +173,8 @@ class AllOf(NotifiedWork):
     def __init__(self, works: Sequence[Work], result: Sequence[torch.Tensor] = ()) -> None:
         super().__init__(result)
         self._works, self._missing = works, len(works)
+        # Its future is complete behind all of theirs.
+        self.order_by(next((work._stream for work in works if work._stream is not None), None))
 
     def begin(self) -> None:
         """Begins to count; after `record`."""

@@ -39,12 +39,19 @@ class OnGpu:
     """Numbers of 32 bits. They live as long as the process."""
 
     def __init__(self, numbers: Sequence[float], ordinal: int = 0) -> None:
-        count = len(numbers)
+        self._lie_at(_allocated(4 * len(numbers)), len(numbers), ordinal)
+        self._memory[:] = numbers
+
+    def part(self, start: int, count: int) -> OnGpu:
+        """A part, which shares the memory."""
+        part = OnGpu.__new__(OnGpu)
+        part._lie_at(ctypes.addressof(self._memory) + 4 * start, count, self._ordinal)
+        return part
+
+    def _lie_at(self, address: int, count: int, ordinal: int) -> None:
         self.streams: List[Optional[int]] = []
         self._ordinal = ordinal
-        address = _allocated(4 * count)
         self._memory = (ctypes.c_float * count).from_address(address)
-        self._memory[:] = numbers
         self._shape = (ctypes.c_int64 * 1)(count)
         self._tensor = _Tensor(address, CUDA, ordinal, 1, FLOAT, 32, 1, self._shape, None, 0, None, None)
 

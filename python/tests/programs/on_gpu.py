@@ -1,10 +1,24 @@
 """Collectives on arrays that are on the GPU: they are not copied, and NCCL's stream waits for their owner's."""
 
 import json
+from typing import List, Optional
 
 import device
 import elastic_node as en
 from elastic_node._process_sets import global_process_set, group_of
+
+
+class Told:
+    """What the collectives' thread has told of an operation."""
+
+    def __init__(self) -> None:
+        self.words: List[object] = []
+
+    def queued(self) -> None:
+        self.words.append("queued")
+
+    def __call__(self, error: Optional[BaseException]) -> None:
+        self.words.append(error)
 
 
 def on_gpu(*numbers: float) -> device.OnGpu:
@@ -44,6 +58,24 @@ def train(state: en.elastic.ObjectState) -> None:
     received = on_gpu(*[0.0] * size)
     group.all_to_all(on_gpu(*[10 * rank + to for to in range(size)]), received).wait()
     assert received.numbers() == [10 * source + rank for source in range(size)]
+
+    told = Told()
+    group.all_reduce([one], "max", told).wait()
+    assert told.words == ["queued", None], told.words
+
+    # In place, as FSDP2 does: an input that is this rank's part of the output, and the other way round.
+    whole = on_gpu(*[10.0 * rank] * size)
+    group.all_gather(whole.part(rank, 1), whole).wait()
+    assert whole.numbers() == [10.0 * source for source in range(size)]
+    parts = on_gpu(*range(size))
+    group.reduce_scatter(parts, parts.part(rank, 1), "sum").wait()
+    assert parts.part(rank, 1).numbers() == [rank * size]
+    try:
+        group.all_gather(whole.part((rank + 1) % size, 1), whole).wait()
+    except ValueError as error:
+        assert "neither is this rank's part" in str(error)
+    else:
+        raise AssertionError("another rank's part was taken")
 
     for wrong in (lambda: en.allreduce_(device.OnGpu([1.0], en.local_rank() + 1)), lambda: group.all_gather(part, [0.0])):
         try:

@@ -113,7 +113,7 @@ impl GpuCore {
         members: &[WorkerId],
     ) {
         self.newest = self.newest.max(stamp);
-        self.stop_running(now, Close::Broken);
+        self.stop_running(Close::Broken);
         self.stop_background();
         let own = |members: &[WorkerId]| {
             let index = members.iter().position(|member| *member == self.config.worker)?;
@@ -236,7 +236,7 @@ impl GpuCore {
     /// The State aborts this generation, and all before it.
     pub fn handle_abort(&mut self, now: Time, stamp: Stamp) {
         if self.running.is_some_and(|running| running <= stamp) {
-            self.stop_running(now, Close::Broken);
+            self.stop_running(Close::Broken);
             self.stop_background();
             self.go_on(now);
         }
@@ -245,7 +245,7 @@ impl GpuCore {
     /// The training thread has left the generation.
     pub fn handle_close(&mut self, now: Time, stamp: Stamp, close: Close) {
         if self.running == Some(stamp) {
-            self.stop_running(now, close);
+            self.stop_running(close);
             self.go_on(now);
         }
     }
@@ -266,7 +266,7 @@ impl GpuCore {
                 self.hold(now, comm, held.stamp, held.members);
                 // The generation may have been given up meanwhile.
                 if held.stamp < self.newest {
-                    self.stop_running(now, Close::Broken);
+                    self.stop_running(Close::Broken);
                 }
                 self.answer_formed(ticket, Ok(comm));
             }
@@ -299,7 +299,7 @@ impl GpuCore {
             _ => return,
         };
         self.outputs.push_back(GpuOutput::Fail(stamp, reason));
-        self.stop_running(now, Close::Broken);
+        self.stop_running(Close::Broken);
         self.go_on(now);
     }
 
@@ -343,7 +343,7 @@ impl GpuCore {
     }
 
     /// The generation is over here; what becomes of its communicator.
-    fn stop_running(&mut self, now: Time, close: Close) {
+    fn stop_running(&mut self, close: Close) {
         let Some(stamp) = self.running.take() else { return };
         self.sample_due = None;
         let Some(held) = self.held.as_mut().filter(|held| held.stamp == stamp) else { return };

@@ -62,6 +62,8 @@ struct Core {
     world: u32,
     abort: AtomicBool,
     revoked: AtomicBool,
+    /// Until when the threads of a revoked one take to end; NCCL's look every 500 ms.
+    settles: Mutex<Option<Instant>>,
     error: AtomicU32,
     under_way: AtomicU32,
 }
@@ -87,6 +89,7 @@ impl Comm {
             world,
             abort: AtomicBool::new(false),
             revoked: AtomicBool::new(false),
+            settles: Mutex::default(),
             error: AtomicU32::new(SUCCESS),
             under_way: AtomicU32::new(0),
         };
@@ -128,6 +131,11 @@ impl Comm {
         let number = self.derived.fetch_add(1, Ordering::SeqCst);
         let parent = self.core.segment.path().to_string_lossy().into_owned();
         PathBuf::from(format!("{parent}{kind}{number}"))
+    }
+
+    fn is_settled(&self) -> bool {
+        let settles = self.core.settles.lock().unwrap_or_else(PoisonError::into_inner);
+        settles.is_none_or(|settles| settles <= Instant::now())
     }
 
     fn abort(&self) {
@@ -218,7 +226,8 @@ pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut Comm, state: *mut c_ui
     let core = &comm.core;
     let error = core.error.load(Ordering::SeqCst);
     let waits_for_others = comm.finalized.load(Ordering::SeqCst) && !core.segment.all_left()
-        || !core.segment.is_complete();
+        || !core.segment.is_complete()
+        || !comm.is_settled();
     unsafe {
         *state = match error {
             SUCCESS if waits_for_others => IN_PROGRESS,
@@ -259,6 +268,9 @@ fn end(comm: *mut Comm, call: &'static str) -> c_uint {
     if comm.fault(call) == Some(Fault::Stick) {
         stick();
     }
+    while !comm.is_settled() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     comm.abort();
     SUCCESS
 }
@@ -266,8 +278,12 @@ fn end(comm: *mut Comm, call: &'static str) -> c_uint {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommRevoke(comm: *mut Comm, _flags: c_int) -> c_uint {
     let comm = unsafe { &*comm };
-    result(comm.enter("ncclCommRevoke").map(|_| {
+    result(comm.enter("ncclCommRevoke").map(|fault| {
         comm.core.revoked.store(true, Ordering::SeqCst);
+        if let Some(Fault::Slow(time)) = fault {
+            let mut settles = comm.core.settles.lock().unwrap_or_else(PoisonError::into_inner);
+            *settles = Some(Instant::now() + time);
+        }
         comm.abort();
     }))
 }
@@ -283,6 +299,9 @@ pub unsafe extern "C" fn ncclCommShrink(
 ) -> c_uint {
     let (comm, excluded) =
         unsafe { (&*comm, std::slice::from_raw_parts(excluded, count as usize)) };
+    if !comm.is_settled() {
+        return INVALID_USAGE;
+    }
     if flags == 1 {
         comm.abort();
     }
