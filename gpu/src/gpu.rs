@@ -74,7 +74,8 @@ impl Gpu {
         }
         let device = Device::open(Arc::clone(&cuda), slot % count)?;
         let reaper = Arc::new(Bounded::new("gpu-reaper"));
-        Ok(Gpu { cuda, maker: Maker { nccl, device, reaper } })
+        let endings = Arc::new(Bounded::new("gpu-endings"));
+        Ok(Gpu { cuda, maker: Maker { nccl, device, reaper, endings } })
     }
 
     /// Has NCCL load its kernels, by a communicator of one rank. The first communicator of a process takes some 0.5 s longer for

@@ -74,12 +74,7 @@ pub(super) fn form(maker: &Maker, form: Form, limits: &WaitLimits) -> Result<Com
 /// Ends what is under way in a communicator. One that cannot be revoked is ended.
 pub(super) fn revoke(comm: &Comm) -> Result<(), String> {
     comm.revoke().map_err(|error| {
-        let ended = end(comm);
-        ended.err().unwrap_or_else(|| error.to_string())
+        let ended = comm.end(CommEnding::Abort).err();
+        ended.map_or_else(|| error.to_string(), |ended| ended.to_string())
     })
-}
-
-/// Ends a communicator.
-pub(super) fn end(comm: &Comm) -> Result<(), String> {
-    comm.end(CommEnding::Abort).map_err(|error| error.to_string())
 }

@@ -283,23 +283,6 @@ fn g_9_a_communicator_that_cannot_be_revoked_is_ended_at_once() {
 }
 
 #[test]
-fn who_starts_anew_does_not_wait_for_the_end_of_what_was_there() {
-    let mut model = Model::new(Features { shrink: true, revoke: true, ..Features::default() });
-    model.step(Input::Generation(2));
-    model.settle();
-    model.step(Input::Abort);
-    assert!(matches!(model.job, Some((_, GpuWork::Revoke(_)))), "{:?}", model.job);
-    model.step(Input::Generation(1));
-    model.step(Input::Done(true));
-    while matches!(model.job, Some((_, GpuWork::Identify(_)))) {
-        model.step(Input::Done(true));
-    }
-    assert!(matches!(model.job, Some((_, GpuWork::Form { .. }))), "{:?}", model.job);
-    model.step(Input::Done(true));
-    assert!(matches!(model.job, Some((_, GpuWork::End(_)))), "{:?}", model.job);
-}
-
-#[test]
 fn g_2_a_generation_that_is_older_is_not_formed() {
     let mut model = Model::new(Features::default());
     model.step(Input::Generation(2));

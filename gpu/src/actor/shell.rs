@@ -201,9 +201,11 @@ impl GpuActor {
                 ("gpu revoke", Box::new(job))
             }
             GpuWork::End(number) => {
-                let comm = self.comms.get(&number).cloned();
-                let job =
-                    move || comm.map_or(Ok(()), |comm| jobs::end(&comm)).map(|()| Made::Nothing);
+                let comm = self.comms.remove(&number);
+                let job = move || {
+                    comm.iter().for_each(Comm::end_beside);
+                    Ok(Made::Nothing)
+                };
                 ("gpu end", Box::new(job))
             }
         };

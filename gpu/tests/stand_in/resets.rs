@@ -1,6 +1,8 @@
 //! A thousand resets leave nothing behind.
 
-use crate::support::{Options, World, communicators, faults};
+use std::time::Instant;
+
+use crate::support::{LONG, Options, World, communicators, faults};
 
 #[derive(Debug)]
 struct Usage {
@@ -46,4 +48,24 @@ fn a_thousand_resets_leave_nothing_behind() {
     assert!(after.descriptors <= before.descriptors + 4, "{before:?} {after:?}");
     assert!(after.threads <= before.threads + 4, "{before:?} {after:?}");
     assert!(after.resident_kib <= before.resident_kib + 16 * 1024, "{before:?} {after:?}");
+}
+
+#[test]
+fn a_new_communicator_forms_while_the_threads_of_the_old_one_end() {
+    const RANKS: u32 = 2;
+    let faults = faults();
+    let before = communicators();
+    let mut world = World::new(0..RANKS, Options::default());
+    world.form();
+    world.check();
+    faults.set("call=ncclCommRevoke do=slow:900");
+    world.abort();
+    world.form();
+    assert_eq!(communicators(), before + 2 * RANKS, "the old one is not ended yet");
+    world.check();
+    let due = Instant::now() + LONG;
+    while communicators() > before + RANKS {
+        assert!(Instant::now() < due, "the old one is gone");
+        std::thread::yield_now();
+    }
 }

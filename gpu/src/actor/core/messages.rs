@@ -56,7 +56,7 @@ pub enum GpuWork {
     },
     /// End what is under way.
     Revoke(CommId),
-    /// End it at once.
+    /// Begin to end it: that goes on beside other work.
     End(CommId),
 }
 

@@ -72,8 +72,6 @@ pub struct GpuCore {
     held: Option<HeldComm>,
     spares: Vec<HeldSpare>,
     queue: VecDeque<(GpuWork, Waits)>,
-    /// Communicators to be ended once nothing else is to be done: NCCL's threads take up to half a second.
-    endings: VecDeque<CommId>,
     background: VecDeque<(GpuWork, HeldSpare)>,
     job: Option<GpuJob>,
     /// The generation that the training thread is in.
@@ -93,7 +91,6 @@ impl GpuCore {
             held: None,
             spares: Vec::new(),
             queue: VecDeque::new(),
-            endings: VecDeque::new(),
             background: VecDeque::new(),
             job: None,
             running: None,
@@ -381,10 +378,9 @@ impl GpuCore {
         stale.into_iter().for_each(|comm| self.push_end(comm));
     }
 
-    /// Peers may be gone, so it is aborted, which needs no peer. What comes next does not wait for it.
+    /// Peers may be gone, so it is aborted, which needs no peer.
     fn push_end(&mut self, comm: CommId) {
-        debug_assert!(self.endings.len() < WORK_MAX, "each generation leaves few behind");
-        self.endings.push_back(comm);
+        self.push(GpuWork::End(comm), Waits::Nobody);
     }
 
     fn push(&mut self, work: GpuWork, waits: Waits) {
@@ -400,12 +396,12 @@ impl GpuCore {
             }
             return;
         }
-        let ending = |comm| (GpuWork::End(comm), Waits::Nobody);
-        let spare = |(work, spare)| (work, Waits::Spare(spare));
-        let next = self.queue.pop_front();
-        let next = next.or_else(|| self.endings.pop_front().map(ending));
-        let Some((work, waits)) = next.or_else(|| self.background.pop_front().map(spare)) else {
-            return;
+        let (work, waits) = match self.queue.pop_front() {
+            Some(next) => next,
+            None => match self.background.pop_front() {
+                Some((work, spare)) => (work, Waits::Spare(spare)),
+                None => return,
+            },
         };
         let due = match &work {
             GpuWork::Form { due, .. } | GpuWork::FormSpare { due, .. } => *due + GRACE,

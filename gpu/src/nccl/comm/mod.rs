@@ -47,6 +47,8 @@ pub struct Maker {
     pub device: Arc<Device>,
     /// Where calls go that may not return.
     pub reaper: Arc<Bounded>,
+    /// Where communicators are ended that nobody waits for.
+    pub endings: Arc<Bounded>,
 }
 
 /// The ranks of one communicator, as one of them sees the others.
@@ -271,6 +273,13 @@ impl Comm {
         }
         let Some(end) = self.shared.take(CommEnding::Abort) else { return Ok(()) };
         self.shared.maker.reaper.run("ncclCommAbort", ABORT_PATIENCE, end)?
+    }
+
+    /// Aborts it, on a thread of its own: NCCL's threads take up to half a second to end.
+    pub fn end_beside(self: &Arc<Comm>) {
+        let comm = Arc::clone(self);
+        // What comes of it has no reader: it is given up in any case.
+        self.shared.maker.endings.post(move || drop(comm.end(CommEnding::Abort)));
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is outside of the deterministic world")]
