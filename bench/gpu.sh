@@ -121,7 +121,7 @@ torch_commit() {
         say "torch and elastic_node are not both installed: not run"
         return
     fi
-    python3 bench/gpu_commit.py "$BYTES_MAX"
+    "$node" run -n 1 -- python3 bench/gpu_commit.py "$BYTES_MAX"
 }
 
 # Steps of DistributedDataParallel over NCCL, by the backend "elastic" and by torch's own.

@@ -332,7 +332,8 @@ mod tests {
     #[test]
     fn after_an_abort_few_start_anew_and_many_shrink() {
         let world = u32::try_from(ANEW_MAX).expect("it is small") + 1;
-        let survivors = |world: u32| (1..world).map(move |rank| member(rank, world, Health::Revoked));
+        let survivors =
+            |world: u32| (1..world).map(move |rank| member(rank, world, Health::Revoked));
         let few = plan(&survivors(world).collect::<Vec<_>>()).expect("all have GPUs");
         assert_eq!(few.how, How::Init);
         let many = plan(&survivors(world + 1).collect::<Vec<_>>()).expect("all have GPUs");

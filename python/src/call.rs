@@ -107,7 +107,10 @@ impl PyCall {
             }
             _ => None,
         };
-        self.add(reduces, Box::new(move |group| operation::run(&mut operation, place, group, || ())));
+        self.add(
+            reduces,
+            Box::new(move |group| operation::run(&mut operation, place, group, || ())),
+        );
         Ok(())
     }
 

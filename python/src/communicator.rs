@@ -402,7 +402,8 @@ impl PyGroup {
         let rank = self.rank() as usize;
         let before = match &counts {
             Some(counts) => {
-                let elements = counts.iter().take(rank).fold(0_usize, |sum, count| sum.saturating_add(*count));
+                let elements =
+                    counts.iter().take(rank).fold(0_usize, |sum, count| sum.saturating_add(*count));
                 elements.saturating_mul(data_type.size_bytes())
             }
             None => rank.saturating_mul(input.length_bytes()),

@@ -30,11 +30,7 @@ impl InputArray {
     ///
     /// # Errors
     /// `ValueError`: they have elements of different types, or overlap on the GPU in another way.
-    pub(crate) fn beside(
-        array: Array,
-        output: &Array,
-        is_own_part: bool,
-    ) -> PyResult<InputArray> {
+    pub(crate) fn beside(array: Array, output: &Array, is_own_part: bool) -> PyResult<InputArray> {
         if !array.is_like(output) {
             return Err(PyValueError::new_err("input and output have elements of different types"));
         }
