@@ -66,10 +66,30 @@ pub fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
+/// What the wall clock showed, or will show, at `at`, where it shows `wall_clock` `now`. A clock that was set back may not have shown that
+/// moment yet: before 1970 there is none that people could be shown.
+pub fn moment_at(at: Time, now: Time, wall_clock: SystemTime) -> SystemTime {
+    let moment = match at > now {
+        true => wall_clock.checked_add(at - now),
+        false => wall_clock.checked_sub(now - at),
+    };
+    moment.unwrap_or(wall_clock).max(SystemTime::UNIX_EPOCH)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::system::run_paused;
+
+    #[test]
+    fn x_19_a_clock_that_was_set_back_to_1970_shows_no_moment_before() {
+        let second = Duration::from_secs(1);
+        let clock = SystemTime::UNIX_EPOCH + second;
+        let now = Time::ZERO + 60 * second;
+        assert_eq!(moment_at(now - second, now, clock), SystemTime::UNIX_EPOCH);
+        assert_eq!(moment_at(Time::ZERO, now, clock), SystemTime::UNIX_EPOCH);
+        assert_eq!(moment_at(now + second, now, clock), clock + second);
+    }
 
     #[test]
     fn a_clock_of_another_rate_shows_a_time_not_before_it_is_there() {

@@ -160,7 +160,7 @@ pub mod words;
 
 pub use actor_ref::ActorRef;
 pub use child::{ChildExit, ChildHandle, fail, spawn_child, spawn_child_with_handle};
-pub use clock::{Clock, wall_clock};
+pub use clock::{Clock, moment_at, wall_clock};
 pub use delivery::{Delivery, Question, ReplyTo, Returned};
 pub use failure::{AskError, DeliveryRefusal, Undelivered, UndeliveredReason};
 pub use lane::BlockingLane;

@@ -25,7 +25,7 @@ use elastic_protocol::{
 use elastic_registry::{AskMissing, OpenGeneration, Registry, RegistryReport};
 use elastic_runtime::{
     ChildExit, Delivery, LinkChanged, NodeHandle, OffloadError, OffloadPort, Question, Routes,
-    TimedActor, TimerSlot, Undelivered, UndeliveredReason, spawn_child,
+    TimedActor, TimerSlot, Undelivered, UndeliveredReason, moment_at, spawn_child,
 };
 
 use crate::core::{DriverEvent, DriverInput, DriverOutput, Glance};
@@ -265,10 +265,8 @@ impl Driver {
     fn status(&self) -> StatusReport {
         let now = self.now();
         let wall_clock = self.node.wall_clock();
-        let rfc_3339 = |at: Time| {
-            let moment = if at > now { wall_clock + (at - now) } else { wall_clock - (now - at) };
-            humantime::format_rfc3339_millis(moment).to_string()
-        };
+        let rfc_3339 =
+            |at: Time| humantime::format_rfc3339_millis(moment_at(at, now, wall_clock)).to_string();
         let mut status = self.core.status(now, &rfc_3339);
         status.dropped_messages += self.dropped_votes;
         status.lanes = self.observer.lanes();

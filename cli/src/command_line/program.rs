@@ -61,9 +61,18 @@ fn check_executable(program: &str) -> Result<(), CommandFailure> {
         return Err(CommandFailure::usage(format!("the program {program} is a folder"))
             .hint("give the path of a program: elastic-node run -n 4 -- PROGRAM ARGS"));
     }
-    if !path.exists() {
-        return Err(CommandFailure::usage(format!("there is no such program: {program}"))
-            .hint("give the path of a program, or the name of one in PATH"));
+    match path.try_exists() {
+        Ok(true) => {}
+        Ok(false) => {
+            return Err(CommandFailure::usage(format!("there is no such program: {program}"))
+                .hint("give the path of a program, or the name of one in PATH"));
+        }
+        // A folder on the way, or of a link, may be another user's: a Python environment's `python` often leads there.
+        Err(error) => {
+            return Err(CommandFailure::usage(format!("the program {program} cannot be reached"))
+                .source(error)
+                .hint("this user must be let into each folder on the way to it, and to where links lead"));
+        }
     }
     if !is_executable(path) {
         return Err(CommandFailure::usage(format!("the program {program} is not executable"))

@@ -370,7 +370,12 @@ impl DriverCore {
         }
     }
 
+    /// Ends the job without waiting for anybody, nor for a journal that cannot be written: its disk may be dead, and the workers would
+    /// train on with nobody there to end them. Where it can be, the end is stored before it is told: a standby would go on with the job.
     fn end_at_once(&mut self, now: Time) {
+        if self.outbox.trouble().is_some() {
+            self.outbox.wait_for_none();
+        }
         self.cut_last_save_short("the job was stopped at once");
         let workers: Vec<WorkerId> = self.roster.worker_ids().cloned().collect();
         for worker in workers {

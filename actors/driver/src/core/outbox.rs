@@ -18,6 +18,9 @@ pub(crate) struct DriverOutbox {
     ledger: Option<RecordLedger>,
     /// Whether this driver has stopped leading: later outputs are dropped.
     is_retired: bool,
+    /// Whether outputs wait for no record any more.
+    #[serde(skip)]
+    waits_for_none: bool,
     /// Each output with the number of the record that must be stored before.
     #[serde(skip)]
     outputs: VecDeque<(u64, DriverOutput)>,
@@ -46,7 +49,7 @@ impl DriverOutbox {
 
     /// Whether all records up to a number are stored.
     pub(crate) fn is_stored(&self, record: u64) -> bool {
-        self.ledger.as_ref().is_none_or(|ledger| ledger.is_stored(record))
+        self.waits_for_none || self.ledger.as_ref().is_none_or(|ledger| ledger.is_stored(record))
     }
 
     /// Whether a decision waits for a record that is not stored yet.
@@ -92,12 +95,16 @@ impl DriverOutbox {
     /// The next output, unless it waits for a record.
     pub(crate) fn poll(&mut self) -> Option<DriverOutput> {
         let (needs, _) = self.outputs.front()?;
-        let is_stored =
-            |ledger: &RecordLedger| ledger.is_stored(*needs) || is_planted(Bug::RecordNotWaitedFor);
-        if !self.ledger.as_ref().is_none_or(is_stored) {
+        if !self.is_stored(*needs) && !is_planted(Bug::RecordNotWaitedFor) {
             return None;
         }
         self.outputs.pop_front().map(|(_, output)| output)
+    }
+
+    /// Lets all outputs leave, whether their records are stored or not: the job is ended at once, and a journal that cannot be
+    /// written must not keep it alive.
+    pub(crate) const fn wait_for_none(&mut self) {
+        self.waits_for_none = true;
     }
 
     pub(crate) fn put(&mut self, output: DriverOutput) {
@@ -207,6 +214,20 @@ mod tests {
         }
         let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
         assert_eq!(left, [output("b"), output("e")]);
+    }
+
+    #[test]
+    fn what_waits_leaves_in_order_where_no_record_is_waited_for_any_more() {
+        let mut outbox = recorded();
+        outbox.record(&JournalRecord::Term { term: elastic_protocol::Term(2) });
+        outbox.put(output("a"));
+        assert!(outbox.is_held() && outbox.poll().is_none());
+        outbox.wait_for_none();
+        outbox.record(&JournalRecord::Term { term: elastic_protocol::Term(3) });
+        outbox.put(output("b"));
+        assert!(!outbox.is_held());
+        let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
+        assert_eq!(left, [output("a"), output("b")]);
     }
 
     #[test]

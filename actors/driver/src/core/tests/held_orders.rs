@@ -240,3 +240,18 @@ fn g_5_time_without_a_journal_is_not_the_time_of_a_reset() {
     assert_eq!(cluster.worker("a", 0), holder, "{:?}", cluster.stops);
     assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
 }
+
+#[test]
+fn x_17_a_job_that_is_stopped_twice_ends_without_a_disk_that_stores_nothing_any_more() {
+    let mut cluster = trains(&["a", "b"], 1);
+    hold(&mut cluster);
+    fail_to_store(&mut cluster);
+    cluster.core.handle_stop_asked(cluster.now);
+    cluster.pass(LONG);
+    assert_eq!(cluster.result, None, "the first request waits for the disk");
+    cluster.core.handle_stop_asked(cluster.now);
+    cluster.settle();
+    let result = cluster.result.clone().expect("the second one does not");
+    assert_eq!(result.outcome, JobOutcome::Stopped);
+    assert!(cluster.stops.len() >= 2, "the workers are told: {:?}", cluster.stops);
+}
