@@ -22,6 +22,12 @@ const SIGINT: i32 = 2;
 /// write then; but a thread that it has forgotten keeps its process for ever.
 const SLOW_END_AFTER: Duration = Duration::from_secs(5);
 
+/// How long the end of a job may take to be stored before it is told all the same.
+const STORED_WITHIN: Duration = Duration::from_secs(60);
+
+/// As [`STORED_WITHIN`], where the job is ended at once: a second signal ends the driver's process after two seconds.
+const STORED_AT_ONCE_WITHIN: Duration = Duration::from_secs(1);
+
 impl DriverCore {
     /// Handles the operator's request to end (SIGINT is 2, SIGTERM 15). A second request ends at once. If a
     /// standby is there, SIGTERM ends only this driver.
@@ -215,6 +221,7 @@ impl DriverCore {
         let deadline = now + self.ending_time(&result, false);
         let succeeded = result.outcome == JobOutcome::Succeeded;
         self.enter_phase(now, RoundPhase::Ending { result, deadline, agents_told: false });
+        self.agenda.set(now + STORED_WITHIN, Timer::Unstored);
         self.forget_the_done();
         if !succeeded || !self.begin_last_save(now) {
             self.dismiss_workers(now);
@@ -370,11 +377,25 @@ impl DriverCore {
         }
     }
 
-    /// Ends the job without waiting for anybody, nor for a journal that cannot be written: its disk may be dead, and the workers would
-    /// train on with nobody there to end them. Where it can be, the end is stored before it is told: a standby would go on with the job.
+    /// The end of the job was to be stored by now: a driver that acts after this one would go on with the job. On a disk that is dead
+    /// or frozen it never is, and workers would stay with nobody there to end them. So it is told without.
+    pub(crate) fn handle_unstored_end(&mut self) {
+        if !self.round.phase().is_over() || !self.is_held() {
+            return;
+        }
+        let why = self.outbox.trouble().unwrap_or("the journal does not answer").to_owned();
+        self.outbox.wait_for_none();
+        let message = format!(
+            "the job is over, and that is not stored ({why}): a driver that is started again would go on with the job"
+        );
+        self.event(EventKind::Warning { message });
+    }
+
+    /// Ends the job without waiting for anybody, and hardly for the journal: see [`handle_unstored_end`](Self::handle_unstored_end).
     fn end_at_once(&mut self, now: Time) {
-        if self.outbox.trouble().is_some() {
-            self.outbox.wait_for_none();
+        match self.outbox.trouble() {
+            Some(_) => self.handle_unstored_end(),
+            None => self.agenda.set(now + STORED_AT_ONCE_WITHIN, Timer::Unstored),
         }
         self.cut_last_save_short("the job was stopped at once");
         let workers: Vec<WorkerId> = self.roster.worker_ids().cloned().collect();

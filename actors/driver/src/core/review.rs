@@ -42,6 +42,7 @@ impl DriverCore {
                 Timer::Takeover => self.handle_takeover_deadline(now),
                 Timer::Reports(host) => self.handle_reports_deadline(now, &host),
                 Timer::SlowEnd => self.handle_slow_end(now),
+                Timer::Unstored => self.handle_unstored_end(),
                 Timer::HealthCheck(host) => self.handle_health_timer(now, &host),
             }
         }

@@ -47,6 +47,8 @@ pub(crate) enum Timer {
     Reports(HostName),
     /// Training has finished, and processes of workers are still there.
     SlowEnd,
+    /// The job is over, and its end may still not be stored.
+    Unstored,
     /// The health check of a host is due, or its agent has not answered.
     HealthCheck(HostName),
 }

@@ -14,6 +14,8 @@ const ELASTIC: Duration = Duration::from_secs(60);
 
 /// Longer than every deadline of a phase.
 const LONG: Duration = Duration::from_secs(90);
+/// Almost as long as the end of a job may take to be stored.
+const ALMOST_STORED_WITHIN: Duration = Duration::from_secs(55);
 
 /// A job that trains with one worker on each host, and needs `min_np`.
 fn trains(hosts: &[&str], min_np: u32) -> Cluster {
@@ -106,7 +108,7 @@ fn g_11_who_was_not_told_of_the_end_has_its_time_to_leave() {
     cluster.deaf.insert(writes.clone());
     cluster.disk_hangs = true;
     cluster.finish_all();
-    cluster.pass(LONG * 2);
+    cluster.pass(ALMOST_STORED_WITHIN);
     assert!(cluster.finished.is_empty(), "D-1: the end is not on record");
     release(&mut cluster);
     assert_eq!(cluster.finished.len(), 1);
@@ -122,7 +124,7 @@ fn g_11_an_agent_that_was_not_told_to_leave_has_its_time_to_leave() {
     cluster.disk_hangs = true;
     cluster.hold_stops = true;
     cluster.core.handle_stop(cluster.now, 15);
-    cluster.pass(LONG);
+    cluster.pass(ALMOST_STORED_WITHIN);
     release(&mut cluster);
     assert_eq!(
         cluster.result, None,
@@ -247,11 +249,43 @@ fn x_17_a_job_that_is_stopped_twice_ends_without_a_disk_that_stores_nothing_any_
     hold(&mut cluster);
     fail_to_store(&mut cluster);
     cluster.core.handle_stop_asked(cluster.now);
-    cluster.pass(LONG);
+    cluster.pass(ALMOST_STORED_WITHIN);
     assert_eq!(cluster.result, None, "the first request waits for the disk");
     cluster.core.handle_stop_asked(cluster.now);
     cluster.settle();
     let result = cluster.result.clone().expect("the second one does not");
     assert_eq!(result.outcome, JobOutcome::Stopped);
     assert!(cluster.stops.len() >= 2, "the workers are told: {:?}", cluster.stops);
+}
+
+#[test]
+fn x_17_a_job_that_is_stopped_twice_ends_without_a_disk_that_does_not_answer() {
+    let mut cluster = trains(&["a", "b"], 1);
+    hold(&mut cluster);
+    cluster.core.handle_stop_asked(cluster.now);
+    cluster.pass(Duration::from_secs(5));
+    cluster.core.handle_stop_asked(cluster.now);
+    cluster.settle();
+    assert_eq!(cluster.result, None, "a disk that works has its time to store the end");
+    cluster.pass(Duration::from_secs(2));
+    let result = cluster.result.clone().expect("it has ended");
+    assert_eq!(result.outcome, JobOutcome::Stopped);
+    assert!(cluster.stops.len() >= 2, "the workers are told: {:?}", cluster.stops);
+}
+
+#[test]
+fn g_9_a_job_that_is_over_ends_without_a_disk_that_stores_nothing_any_more() {
+    let mut cluster = trains(&["a", "b"], 1);
+    hold(&mut cluster);
+    fail_to_store(&mut cluster);
+    cluster.core.handle_stop_asked(cluster.now);
+    cluster.pass(Duration::from_secs(30));
+    assert_eq!(cluster.result, None, "the disk may come back");
+    cluster.pass(Duration::from_secs(60));
+    assert!(cluster.result.is_some(), "it has ended");
+    assert!(
+        cluster.warnings.iter().any(|warning| warning.contains("that is not stored")),
+        "{:?}",
+        cluster.warnings
+    );
 }
