@@ -280,7 +280,7 @@ fn x_17_ctrl_c_twice_ends_a_driver_whose_state_directory_hangs() {
     job.agent("a", 1);
     job.agent("b", 1);
     job.wait_for_sizes(&[2]);
-    let (driver, victim) = (job.driver_pid(), job.pid("b", 0));
+    let (driver, victim, survivor) = (job.driver_pid(), job.pid("b", 0), job.pid("a", 0));
     job.disk.as_ref().expect("it has one").freeze();
     signal(victim, Signal::SIGKILL);
     job.wait("a decision that waits for the disk", |job| {
@@ -294,6 +294,9 @@ fn x_17_ctrl_c_twice_ends_a_driver_whose_state_directory_hangs() {
     // Nothing of it runs any more. The kernel keeps the process for the thread that writes.
     job.wait("the end of the driver", |_| (!is_running(driver)).then_some(()));
     assert!(begun.elapsed() < WITHIN, "{:?}", begun.elapsed());
+    // The workers were told, although the end of the job could not be stored.
+    wait_until("the worker's end", || (!is_running(survivor)).then_some(()));
+    assert!(job.agent_end("a").code().is_some());
     job.disk.as_ref().expect("it has one").thaw();
     assert_eq!(job.end(), 130);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import Callable, ContextManager, List, Optional, Sequence
+from typing import Callable, ContextManager, List, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ class Work(dist.Work):
 
     def __init__(self, result: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        devices = list({tensor.device for tensor in result if tensor.is_cuda})
+        devices: List[Union[int, str, torch.device]] = list({tensor.device for tensor in result if tensor.is_cuda})
         self._landing: Future[None] = Future(devices=devices) if devices else Future()
         self._stream: Optional[torch.cuda.Stream] = None
         self._queued = threading.Event()

@@ -177,7 +177,9 @@ impl Oracle {
         }
         if is_acknowledged {
             self.commits += 1;
-            if let Some(job) = self.jobs.get_mut(&job) {
+            if let Some(job) = self.jobs.get_mut(&job)
+                && stamp >= job.begun_again
+            {
                 job.acknowledged = job.acknowledged.max(Some(samples));
             }
         }

@@ -41,6 +41,9 @@ struct JobRecord {
     tables_told: BTreeMap<Incarnation, (Term, u64)>,
     /// Samples of the highest commit that every rank of a generation took.
     acknowledged: Option<u64>,
+    /// The generation that began again, from less than was acknowledged. What members of earlier ones commit later, because nobody has
+    /// reached them, is lost with what they held.
+    begun_again: Stamp,
     /// Highest step that any member of a generation has committed.
     highest_step: Option<u64>,
     /// Resets decided, and the generation that the last of them ended.
@@ -117,6 +120,9 @@ impl Oracle {
     /// A generation begins from so many samples, and no process holds more. Acknowledged samples beyond are lost.
     pub(crate) fn begin_again_from(&mut self, job: JobNumber, samples: Option<u64>) {
         if let Some(job) = self.jobs.get_mut(&job) {
+            if job.acknowledged > samples {
+                job.begun_again = job.newest;
+            }
             job.acknowledged = job.acknowledged.min(samples);
         }
     }
