@@ -192,6 +192,12 @@ impl DriverCore {
     /// A generation trains: saves begin.
     pub(crate) fn begin_checkpoints(&mut self, now: Time) {
         self.checkpoints.load = None;
+        self.go_on_saving(now);
+    }
+
+    /// A generation trains, or trains on: the save that is due next has its timer, which may have passed while training was about to
+    /// stop.
+    pub(crate) fn go_on_saving(&mut self, now: Time) {
         let Some(settings) = &self.config.checkpoint else { return };
         if let CheckpointEvery::Period(period) = settings.every {
             let due_at = *self.checkpoints.due_at.get_or_insert(now + period);

@@ -156,7 +156,8 @@ impl DriverCore {
             }
             let reason = "the change was undone before it took effect".to_owned();
             self.event(EventKind::ResetCalledOff { reason });
-            return self.enter_phase(now, RoundPhase::Run);
+            self.enter_phase(now, RoundPhase::Run);
+            return self.go_on_saving(now);
         }
         let cause = self.interrupt_cause(change);
         if self.reset_limit_reached(now, &cause) {

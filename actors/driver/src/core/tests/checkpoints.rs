@@ -735,3 +735,23 @@ fn what_the_job_begins_from_is_a_choice_for_its_beginning_only() {
         assert_eq!((source.exactly, source.begins_anew), (None, false), "its own is newer");
     }
 }
+
+#[test]
+fn c_1_a_save_that_comes_due_before_a_change_is_undone_follows_it() {
+    let period = Duration::from_secs(1);
+    let mut cluster = cluster(CheckpointEvery::Period(period), ResumeFrom::Auto);
+    cluster.pass(period);
+    save(&mut cluster);
+    let slow = cluster.worker("a", 0);
+    cluster.deaf.insert(slow.clone());
+    cluster.remove_host("b");
+    cluster.pass(2 * period);
+    assert_eq!(saving(&cluster), None, "training is about to stop");
+    cluster.add_host("b", 1);
+    cluster.deaf.clear();
+    let stamp = cluster.stamp();
+    cluster.say(&slow, WorkerToDriver::Paused { stamp, boundary: 10 });
+    cluster.settle();
+    assert!(cluster.resets.is_empty(), "called off");
+    assert!(saving(&cluster).is_some());
+}
