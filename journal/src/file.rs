@@ -17,7 +17,7 @@ use std::path::Path;
 use redb::backends::InMemoryBackend;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 
-use crate::place::Folder;
+use crate::place::{Folder, refuse_other};
 use crate::{
     Journal, JournalBatch, JournalError, JournalPlace, JournalSnapshot, LoadedJournal, seal,
 };
@@ -102,6 +102,7 @@ impl FileJournal {
                     let bytes = found.len();
                     return Err(std::io::Error::other(format!("it has {bytes} bytes")));
                 }
+                refuse_other(path)?;
                 std::fs::read(path)
             }) {
                 Ok(bytes) => bytes,

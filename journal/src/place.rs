@@ -67,11 +67,24 @@ impl Folder {
     }
 }
 
+/// Refuses what is no plain file: to open a pipe is to wait for its writer, and a device may have no end.
+pub(crate) fn refuse_other(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            let why = format!("{} is no plain file", path.display());
+            Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+        }
+        // Whoever opens it hears the reason.
+        _ => Ok(()),
+    }
+}
+
 impl JournalPlace for Folder {
     type File = FileBackend;
     type Hold = File;
 
     fn read(&self) -> Result<JournalBytes<File>, JournalError> {
+        refuse_other(&self.path)?;
         let file = match File::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

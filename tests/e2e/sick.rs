@@ -432,6 +432,32 @@ fn s_10_a_guard_that_was_killed_is_replaced_before_its_agent_is_killed() {
 }
 
 #[test]
+fn s_10_an_agent_that_was_killed_leaves_no_folder_for_temporary_files() {
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/script.py");
+    let place = tempfile::tempdir().expect("a folder");
+    // With a space, as any path may have.
+    let temporary = place.path().join("of the agent");
+    std::fs::create_dir(&temporary).expect("a folder");
+    let kept = place.path().join("kept");
+    std::fs::write(&kept, "").expect("a file");
+    let program = [SCRIPT, "CONTROL", "LOG"].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&["-n", "1", "--mode", "restart"], &program);
+    let agent = job.agent_command("a", 1).env("TMPDIR", &temporary).spawn();
+    job.agents.insert("a".to_owned(), agent.expect("the agent starts"));
+    job.wait("the worker", |job| job.log().iter().any(|it| it["event"] == "met").then_some(()));
+    let folders = || std::fs::read_dir(&temporary).expect("it is there").flatten();
+    let is_ours =
+        |it: &std::fs::DirEntry| it.file_name().to_string_lossy().starts_with("elastic-node-");
+    let folder = folders().find(is_ours).expect("the agent's").path();
+    assert!(std::fs::read_dir(&folder).is_ok_and(|inner| inner.count() > 0), "nothing was shown");
+    // A worker's link to elsewhere.
+    std::os::unix::fs::symlink(place.path(), folder.join("link")).expect("a link");
+    job.kill_agent("a");
+    job.wait("the end of the folder", |_| (!folder.exists()).then_some(()));
+    assert!(kept.exists(), "a link was followed");
+}
+
+#[test]
 fn s_12_a_token_from_the_environment_does_not_stand_in_proc() {
     let mut job = Job::start(&["-n", "1"], &[]);
     let file = job.path("state/token");

@@ -95,6 +95,62 @@ fn s_4_honest_clients_pass_while_another_user_s_process_holds_connections() {
     assert!(strangers.wait().expect("it is ours").success() || rounds("held") > 1);
 }
 
+/// Runs the script behind it as a process that hides its descriptors from others of its user.
+const UNDUMPABLE: &str = "import ctypes, runpy, sys\n\
+     assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0\n\
+     sys.argv = sys.argv[1:]\n\
+     runpy.run_path(sys.argv[0], run_name='__main__')";
+
+/// A process of the workers' user that holds a connection to a port until it is closed.
+fn stranger_of_the_owner(port: &str) -> bool {
+    let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && cat <&3");
+    let closed = Command::new("setpriv")
+        .args([&format!("--reuid={OWNER}"), &format!("--regid={OWNER}"), "--clear-groups"])
+        .args(["timeout", "20", "/bin/bash", "-c", &script])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    closed.expect("util-linux").status.code() != Some(124)
+}
+
+#[test]
+fn s_4_workers_that_hide_their_descriptors_are_let_in_and_a_stranger_of_their_user_is_not() {
+    if !nix::unistd::geteuid().is_root() {
+        return not_shown("an ordinary user's agent needs root");
+    }
+    let has_ctypes = || Command::new(PYTHON).args(["-c", "import ctypes"]).status();
+    if !has_ctypes().is_ok_and(|status| status.success()) {
+        return not_shown("there is no interpreter that every user may start");
+    }
+    if !Job::is_reached_by(OWNER) {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/script.py");
+    let program = [PYTHON, "-c", UNDUMPABLE, script, "CONTROL", "LOG"].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&["-n", "2", "--mode", "restart"], &program);
+    job.agent_as(&[], OWNER, "a", 2);
+    let of = |job: &mut Job, event: &str| -> Vec<serde_json::Value> {
+        job.log().into_iter().filter(|line| line["event"] == event).collect()
+    };
+    let start = job.wait("both workers, who meet", |job| {
+        (of(job, "met").len() == 2).then(|| of(job, "start")).filter(|all| all.len() == 2)
+    });
+    let pid = start[0]["pid"].as_u64().expect("a number");
+    let owner = std::os::unix::fs::MetadataExt::uid(
+        &fs::metadata(format!("/proc/{pid}/fd")).expect("it runs"),
+    );
+    assert_eq!(owner, 0, "the worker can be looked at: nothing was shown");
+    let port = start[0]["environment"]["MASTER_PORT"].as_str().expect("a port").to_owned();
+    assert!(stranger_of_the_owner(&port), "a stranger was let in");
+    let refused = "it is no process of a worker of this host";
+    job.wait("the stranger's refusal", |job| agent_log(job).contains(refused).then_some(()));
+    let log = agent_log(&job);
+    assert_eq!(log.matches("not let in").count(), 1, "the stranger alone: {log}");
+    job.control("finish");
+    assert_eq!(job.end(), 0, "{}", job.stderr());
+    assert_eq!(job.events_of("host_lost").len(), 0);
+}
+
 fn agent_log(job: &Job) -> String {
     fs::read_to_string(job.path("agent.a.stderr")).unwrap_or_default()
 }

@@ -311,6 +311,58 @@ fn s_13_a_variable_that_is_nearly_a_flag_s_is_warned_of() {
     assert!(!stderr.contains("sets nothing"), "{stderr}");
 }
 
+/// The exit code and stderr of a command that must not wait; 124 if it does.
+fn run_at_once(line: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new("timeout").arg("20").arg(binary()).args(line).output();
+    let output = output.expect("coreutils");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn s_13_a_pipe_in_the_place_of_a_file_is_refused_at_once_and_named() {
+    let make = |pipe: &Path| {
+        nix::unistd::mkfifo(pipe, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR)
+            .expect("a pipe");
+    };
+    for name in ["lock", "events.jsonl", "journal.redb"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        make(&folder.path().join(name));
+        let state = folder.path().display().to_string();
+        let (code, stderr) = run_at_once(&["run", "-n", "1", "--state-dir", &state, "--", "true"]);
+        assert!(matches!(code, Some(1 | 2)), "{name}: {code:?}: {stderr}");
+        assert!(stderr.contains("is no plain file") && stderr.contains(name), "{name}: {stderr}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    make(&pipe);
+    let pipe = pipe.display().to_string();
+    let join = ["--role", "worker", "--join", "127.0.0.1:1", "--host", "a", "--token-file", &pipe];
+    let (code, stderr) = run_at_once(&join);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("is no plain file") && stderr.contains(&pipe), "{stderr}");
+}
+
+#[test]
+fn s_13_a_file_without_an_end_or_far_too_long_is_refused_and_not_read_into_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long");
+    // Sparse: it takes no room on the disk.
+    fs::File::create(&long).and_then(|file| file.set_len(3 << 30)).expect("a file");
+    let long = long.display().to_string();
+    let driver = ["--role", "driver", "--bind", "127.0.0.1:0"];
+    let store = ["--store", "etcd://127.0.0.1:1"];
+    for (flags, said) in [
+        (vec!["--hostfile", &long], "more than 1048576 bytes"),
+        ([&store[..], &["--store-ca", &long]].concat(), "more than 1048576 bytes"),
+        ([&store[..], &["--store-ca", "/dev/zero"]].concat(), "is no plain file"),
+    ] {
+        let (code, stderr) = run_at_once(&[&driver[..], &flags, &["--", "true"]].concat());
+        assert_eq!(code, Some(2), "{flags:?}: {stderr}");
+        assert!(stderr.contains(said) && stderr.contains(flags[flags.len() - 1]), "{stderr}");
+        assert!(!stderr.contains("stdout"), "{stderr}");
+    }
+}
+
 #[test]
 fn s_13_a_binary_without_dashes_is_run_as_it_is() {
     let (code, stderr) = run(&[], &["run", "-n", "1", "/bin/true"]);

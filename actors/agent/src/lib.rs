@@ -13,4 +13,4 @@ mod tests;
 
 pub use actor::{AgentActor, AgentExit, Drain, HostChange};
 pub use output::{OutputSink, OutputStream, StandardStreams};
-pub use process::{Leaders, ProcessEvent, ProcessPort, SystemProcesses};
+pub use process::{Leaders, ProcessEvent, ProcessPort, SystemProcesses, control_group_id};

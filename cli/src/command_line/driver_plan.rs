@@ -1,7 +1,7 @@
 //! Turns the driver's flags into a plan: fills in defaults, and refuses contradictions with the flag and the way out.
 //! Called by `main`.
 
-use std::fs;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use elastic_driver::{
     CheckpointEvery, CheckpointSettings, DriverConfig, HealthCheck, InvalidDriverConfig, ResumeFrom,
 };
 use elastic_gpu::Backend;
+use elastic_host_manager::core::limits::OUTPUT_BYTES_MAX;
 use elastic_host_manager::{
     CooldownRange, DnsTarget, HostManagerConfig, HostSlots, HostSource, parse_host_list,
     parse_hosts,
@@ -30,6 +31,7 @@ use super::store_plan::{StorePlan, store};
 use super::torch_flags::BACKEND_FOR;
 use super::torch_plan::{TorchPlan, is_script, read_torch, with_python};
 use super::values::DEFAULT_PORT;
+use crate::process::plain_file;
 
 /// Name of the only host of `run`, where no hosts are named.
 const RUN_HOST: &str = "localhost";
@@ -314,8 +316,14 @@ fn check_host_file(file: &Path, default_slots: Option<u32>) -> Result<(), Comman
         return Ok(());
     }
     let shown = file.display();
-    let text = fs::read(file).usage(format!("--hostfile {shown} cannot be read"));
-    let text = text.map_err(|failure| failure.hint("give a file that this user may read"))?;
+    let text = plain_file::read(file, OUTPUT_BYTES_MAX as u64).map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::FileTooLarge => "write one host:slots a line into it, and nothing else",
+            _ => "give a file that this user may read",
+        };
+        let message = format!("--hostfile {shown} cannot be read");
+        CommandFailure::usage(message).source(error).hint(hint)
+    })?;
     let lines = parse_hosts(&String::from_utf8_lossy(&text), default_slots);
     if lines.is_garbage() {
         let complaints: Vec<String> = lines.complaints().collect();

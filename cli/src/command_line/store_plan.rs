@@ -1,8 +1,7 @@
 //! The store that several drivers share: `--store` with its certificates and the secret that seals the job's key there.
 //! Called by `driver_plan`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use elastic_journal::etcd::{EtcdAddress, EtcdTls};
@@ -10,10 +9,13 @@ use elastic_transport::SharedSecret;
 
 use super::driver_flags::DriverFlags;
 use super::failure::CommandFailure;
-use crate::process::read_secret_file;
+use crate::process::{plain_file, read_secret_file};
 
 /// Shortest leader lease.
 const LEAST_LEASE: Duration = Duration::from_secs(1);
+
+/// Most bytes of a file in PEM: all authorities of a distribution take a quarter of it.
+const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// The store, and the secret with which the job's private key is sealed there.
 #[derive(Clone, Debug)]
@@ -88,8 +90,8 @@ fn tls(flags: &DriverFlags) -> Result<Option<EtcdTls>, CommandFailure> {
     })
 }
 
-fn read(flag: &str, file: &PathBuf) -> Result<Vec<u8>, CommandFailure> {
-    fs::read(file).map_err(|error| {
+fn read(flag: &str, file: &Path) -> Result<Vec<u8>, CommandFailure> {
+    plain_file::read(file, PEM_BYTES_MAX).map_err(|error| {
         CommandFailure::usage(format!("{flag} {} cannot be read", file.display()))
             .source(error)
             .hint("give a file in PEM that this user may read")

@@ -4,7 +4,8 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write};
 use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+    PermissionsExt as _,
 };
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -12,7 +13,10 @@ use std::time::{Duration, SystemTime};
 use elastic_driver::{DriverEvent, Glance};
 use elastic_protocol::messages::{FileUmask, GoodputStatus};
 use elastic_runtime::{DroppingWriter, DroppingWriterLane, wall_clock};
+use nix::libc::O_NONBLOCK;
 use serde::Serialize;
+
+use super::plain_file;
 
 /// Size limit in bytes (64 MiB): past it the log is renamed to `events.jsonl.1`, which replaces the previous one.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -25,10 +29,7 @@ pub(super) const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 /// # Errors
 /// It cannot be opened, or is no plain file: a device may have no end, and to open a pipe is to wait for its writer.
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file"));
-    }
-    File::open(path)
+    plain_file::open(path)
 }
 
 /// The lines of a log, to its end or the first that the disk does not give. A damaged line is no reason to leave out those
@@ -299,6 +300,15 @@ impl Write for EventFile {
 
 /// Opens the file. By default it is for this user alone: events contain the last output of workers.
 fn open_masked(path: &Path, umask: FileUmask) -> io::Result<File> {
+    // To open a pipe is to wait for its reader: where there is none it is refused. A device is let be: /dev/null takes
+    // everything.
+    if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        let at_once = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path);
+        at_once.map_err(|_nobody_reads| {
+            let why = format!("{} is no plain file", path.display());
+            io::Error::new(io::ErrorKind::InvalidInput, why)
+        })?;
+    }
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     // The process's own umask, an older version or another --umask may have left other permissions. What a link leads to
     // may be everybody's: /dev/null is.

@@ -17,6 +17,7 @@ mod network;
 mod node;
 mod observer;
 mod own_program;
+pub(crate) mod plain_file;
 mod progress;
 mod progress_text;
 mod random;

@@ -6,9 +6,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use elastic_store::relay::listener::Ends;
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, Nla as _};
 use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
@@ -21,6 +22,9 @@ const ANSWER_MAX: usize = 8 * 1024;
 
 /// Any socket with these addresses (`INET_DIAG_NOCOOKIE`).
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
+
+/// `INET_DIAG_CGROUP_ID` (Linux 5.9), which comes without being asked for.
+const CONTROL_GROUP_ID: u16 = 21;
 
 /// A connection to the kernel's socket monitor.
 pub(super) struct SocketMonitor(Socket);
@@ -55,7 +59,8 @@ impl SocketMonitor {
                 // Where no connection has these addresses, a listening socket may answer.
                 let is_it = has_ends_of(&found.socket_id, &id) && found.inode != 0;
                 let inode = u64::from(found.inode);
-                Ok(is_it.then_some(LocalSocket { inode, user: found.uid }))
+                let group = response.nlas.iter().find_map(control_group);
+                Ok(is_it.then_some(LocalSocket { inode, user: found.uid, group }))
             }
             NetlinkPayload::Error(error) => {
                 let error = error.to_io();
@@ -64,6 +69,16 @@ impl SocketMonitor {
             other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{other:?}"))),
         }
     }
+}
+
+/// The control group of a socket, by its id.
+fn control_group(attribute: &Nla) -> Option<u64> {
+    if attribute.kind() != CONTROL_GROUP_ID {
+        return None;
+    }
+    let mut bytes = [0; 8];
+    (attribute.value_len() == bytes.len()).then(|| attribute.emit_value(&mut bytes))?;
+    Some(u64::from_ne_bytes(bytes))
 }
 
 fn request(socket_id: SocketId) -> Vec<u8> {

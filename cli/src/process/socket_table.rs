@@ -19,6 +19,8 @@ pub(super) struct LocalSocket {
     pub(super) inode: u64,
     /// The user id of its owner.
     pub(super) user: u32,
+    /// The control group (version 2) in which it was made, where the kernel's socket monitor tells it.
+    pub(super) group: Option<u64>,
 }
 
 /// The clients' sockets of these connections; `None` where this machine has none. The errors are those of tables that
@@ -60,7 +62,7 @@ fn find_socket(table: &str, ends: Ends) -> Option<LocalSocket> {
         let is_it = is(words.next()?, &own) && is(words.next()?, &other);
         let user = words.nth(4).filter(|_| is_it)?.parse().ok()?;
         let inode = words.nth(1)?.parse().ok()?;
-        (inode != 0).then_some(LocalSocket { inode, user })
+        (inode != 0).then_some(LocalSocket { inode, user, group: None })
     })
 }
 
@@ -104,7 +106,7 @@ mod tests {
             find_socket(table, Ends { client: local(client), server: local(server) })
         };
         if cfg!(target_endian = "little") {
-            let of_1000 = |inode| Some(LocalSocket { inode, user: 1000 });
+            let of_1000 = |inode| Some(LocalSocket { inode, user: 1000, group: None });
             assert_eq!(find(8080, 50_000), of_1000(4711), "neither one that is over nor another's");
             assert_eq!(find(8080, 50_001), of_1000(4710));
         }
@@ -128,11 +130,20 @@ mod tests {
             let inode = fs::metadata(format!("/proc/self/fd/{}", stream.as_raw_fd()))
                 .expect("this process has it open")
                 .ino();
-            let it = Some(LocalSocket { inode, user: me });
+            let it = Some(LocalSocket { inode, user: me, group: None });
             let (in_tables, errors) = sockets_in_tables(&ends);
             assert_eq!(in_tables, [it, None], "{bind}: {errors:?}");
             let monitor = SocketMonitor::open().expect("this kernel has one");
             let asked = ends.map(|ends| monitor.client_socket(ends).expect("it says"));
+            let group = asked[0].and_then(|it| it.group);
+            if fs::exists("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default()
+                && group.is_some()
+            {
+                let own = elastic_agent::control_group_id(std::process::id());
+                assert!(own.is_none() || own == group, "{own:?}, and the socket's is {group:?}");
+            }
+            // Which group, the tables do not tell.
+            let asked = asked.map(|found| found.map(|it| LocalSocket { group: None, ..it }));
             assert_eq!(asked, [it, None], "{bind}");
         }
     }

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use elastic_protocol::messages::FileUmask;
 use elastic_transport::{JoinToken, TOKEN_FILE, write_token};
 
+use super::plain_file;
 use crate::command_line::{CommandFailure, ResultExt};
 
 /// Name of the file with the driver's real address.
@@ -94,7 +95,7 @@ impl DriverStateDir {
         let found = fs::metadata(self.path.join(LOCK_FILE)).ok();
         let is_locked = ours.is_some() && ours == found.map(|found| identity(&found));
         let holds = |name, text: String| {
-            let found = File::open(self.path.join(name)).and_then(|file| {
+            let found = plain_file::open(&self.path.join(name)).and_then(|file| {
                 let mut found = String::new();
                 file.take(PUBLISHED_BYTES_MAX).read_to_string(&mut found).map(|_length| found)
             });
@@ -124,7 +125,8 @@ impl DriverStateDir {
 
     /// The address of a former driver that has not ended in order.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        fs::read_to_string(self.path.join(ADDRESS_FILE)).ok()?.trim().parse().ok()
+        let found = plain_file::read(&self.path.join(ADDRESS_FILE), PUBLISHED_BYTES_MAX).ok()?;
+        String::from_utf8(found).ok()?.trim().parse().ok()
     }
 
     /// Removes token, address and journal: the job is over, so they must let no node in and no driver continue it.
@@ -158,7 +160,13 @@ fn made(path: &Path, umask: FileUmask) -> Result<(), CommandFailure> {
 
 /// The lock of a state directory, which excludes other drivers.
 fn locked(path: &Path) -> Result<File, CommandFailure> {
-    let lock = File::create(path.join(LOCK_FILE))
+    let file = path.join(LOCK_FILE);
+    if let Err(error) = plain_file::refuse_other(&file) {
+        let message = format!("the lock {} cannot be opened", file.display());
+        let failure = CommandFailure::usage(message).source(error);
+        return Err(failure.hint("remove it, or give another state directory with --state-dir"));
+    }
+    let lock = File::create(file)
         .usage(failure_text("write to", path))
         .map_err(|failure| failure.hint("make it writable, or give another with --state-dir"))?;
     match lock.try_lock() {

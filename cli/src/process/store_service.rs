@@ -18,7 +18,7 @@ use elastic_store::relay::actor::{GenerationEnded, Relay};
 use elastic_store::relay::core::ConnectionOwner;
 use elastic_store::relay::listener::{ClientAdmission, listen};
 
-use super::store_access::Owners;
+use super::store_access::{Owner, Owners};
 
 /// A process port that tells processes the store's address.
 pub(crate) struct StoreService {
@@ -84,11 +84,28 @@ fn admission(owners: Owners, generations: Generations) -> ClientAdmission {
     Rc::new(move |ends| {
         let (owners, generations) = (owners.clone(), Rc::clone(&generations));
         Box::pin(async move {
-            let worker = owners.find(ends).await?;
-            let stamp = generations.borrow().get(&worker).copied().unwrap_or_default();
-            Ok(ConnectionOwner { worker, stamp })
+            let owner = owners.find(ends).await?;
+            owner_of_one_generation(owner, &generations.borrow())
         })
     })
+}
+
+/// The first of the workers that may have a connection: any of them asks in the name of the same generation, and all of a
+/// generation end together. Workers of two generations are not told apart by guessing.
+fn owner_of_one_generation(
+    Owner { candidates, unread }: Owner,
+    generations: &BTreeMap<WorkerId, Stamp>,
+) -> Result<ConnectionOwner, String> {
+    let stamp_of = |worker: &WorkerId| generations.get(worker).copied().unwrap_or_default();
+    let mut stamps = candidates.iter().map(stamp_of);
+    let stamp = stamps.next().unwrap_or_default();
+    let worker = candidates.first().cloned();
+    match worker.filter(|_| stamps.all(|other| other == stamp)) {
+        Some(worker) => Ok(ConnectionOwner { worker, stamp }),
+        None => {
+            Err(format!("workers of two generations may have it: {}", unread.unwrap_or_default()))
+        }
+    }
 }
 
 /// Adds the variables that torchrun sets for its workers unless the user has.
@@ -193,6 +210,28 @@ mod tests {
 
     fn of<'a>(told: &'a [(String, String)], name: &str) -> Option<&'a str> {
         told.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn workers_of_one_generation_may_stand_for_each_other_and_of_two_may_not() {
+        let host = elastic_protocol::HostName::new("a").expect("a literal");
+        let worker = |slot| WorkerId {
+            host: host.clone(),
+            slot,
+            incarnation: elastic_protocol::Incarnation(1),
+        };
+        let unread = Some("/proc/7/fd cannot be read".to_owned());
+        let owner = Owner { candidates: vec![worker(0), worker(1)], unread };
+        let (one, other) = (
+            Stamp::default(),
+            Stamp { generation: elastic_protocol::GenerationId(7), ..Stamp::default() },
+        );
+        let same = BTreeMap::from([(worker(0), other), (worker(1), other)]);
+        let found = owner_of_one_generation(owner.clone(), &same).expect("one generation");
+        assert_eq!((found.worker, found.stamp), (worker(0), other));
+        let mixed = BTreeMap::from([(worker(0), one), (worker(1), other)]);
+        let refused = owner_of_one_generation(owner, &mixed).expect_err("two generations");
+        assert!(refused.contains("/proc/7/fd cannot be read"), "{refused}");
     }
 
     #[test]

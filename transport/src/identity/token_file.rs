@@ -42,6 +42,12 @@ pub enum TokenFileError {
         /// The user id of this program.
         user: u32,
     },
+    /// It is a pipe, a device or a folder.
+    #[error("{} is no plain file", path.display())]
+    NotPlain {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file does not hold a token.
     #[error("{} does not hold a token", path.display())]
     Invalid {
@@ -96,6 +102,11 @@ fn write_draft(draft: &Path, token: &JoinToken) -> Result<(), TokenFileError> {
 /// # Errors
 /// [`TokenFileError`] names the fault and its remedy.
 pub fn read_token(path: &Path) -> Result<JoinToken, TokenFileError> {
+    // To open a pipe would be to wait for its writer.
+    let found = fs::metadata(path).map_err(io_error("could not open", path))?;
+    if !found.is_file() {
+        return Err(TokenFileError::NotPlain { path: path.to_owned() });
+    }
     let file = fs::File::open(path).map_err(io_error("could not open", path))?;
     // The metadata is that of the open file, so that the checked file is the one that is read.
     let metadata = file.metadata().map_err(io_error("could not examine", path))?;
@@ -120,6 +131,15 @@ mod tests {
     use super::*;
     use crate::identity::secret::TokenSecret;
     use crate::identity::token::{Fingerprint, TokenKind};
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pipe = directory.path().join(TOKEN_FILE);
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let refused = read_token(&pipe).expect_err("no plain file");
+        assert!(matches!(&refused, TokenFileError::NotPlain { .. }), "{refused}");
+    }
 
     #[test]
     fn the_file_is_for_its_owner_only() {

@@ -183,9 +183,10 @@ pub enum AgentWarning {
         /// The worker.
         worker: WorkerId,
     },
-    /// A worker outlived its grace period.
+    /// A worker outlived its grace period. It need not have ignored SIGTERM: the driver keeps a worker that wants to
+    /// leave, and alone has the job's commit, as long as it may.
     #[error(
-        "{worker} (pid {pid}) ignored SIGTERM for {grace_ms} ms and is killed now; it was to stop because: {reason}"
+        "{worker} (pid {pid}) did not end within {grace_ms} ms of SIGTERM and is killed now; it was to stop because: {reason}"
     )]
     KilledAfterGrace {
         /// The worker.

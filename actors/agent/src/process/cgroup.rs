@@ -6,6 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -106,6 +107,12 @@ impl Drop for WorkerGroup {
 /// The folder of this process's own group, under cgroup v2.
 pub(super) fn own_folder() -> Option<PathBuf> {
     ControlGroups::of(getpid().as_raw()).own().map(Path::to_owned)
+}
+
+/// The id of a process's control group (version 2), as the kernel tells it of sockets; `None` where it is not to be seen.
+pub fn control_group_id(pid: u32) -> Option<u64> {
+    let groups = ControlGroups::of(pid.cast_signed());
+    Some(fs::metadata(groups.own()?).ok()?.ino())
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Guard process: outlives a killed agent for a moment, and kills the rest of its workers' process groups.
+//! Guard process: outlives a killed agent for a moment, kills the rest of its workers' process groups, and removes the
+//! agent's folder for error files.
 //! Started by `starting`. The kernel alone does not suffice: `PR_SET_PDEATHSIG` ends the workers' own
 //! processes, but not the processes that they have started (a program behind a wrapper script, for example).
 //! The guard is a small shell script. It sleeps in `read` until the agent names a process group, or until its
@@ -12,12 +13,15 @@ use elastic_runtime::null_device;
 
 use super::command::in_own_session;
 
-/// The guard's script. The line `+ GROUP` adds a process group, or a control group by its folder; `- GROUP` removes it. At
-/// the end of stdin the remaining groups are killed.
+/// The guard's script. The line `+ GROUP` adds a process group, or a control group by its folder; `- GROUP` removes it;
+/// `= FOLDER` names the agent's folder for error files. At the end of stdin the remaining groups are killed, and the folder
+/// is removed. It must be this user's, no link, and have the name that the agent gives it.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 groups=
+scratch=
 while read -r change group; do
+    [ "$change" = '=' ] && scratch=$group && continue
     others=
     for other in $groups; do
         [ "$other" = "$group" ] || others="$others $other"
@@ -42,6 +46,16 @@ for group in $groups; do
     esac
 done
 [ -z "$1" ] || rmdir "$1"
+case $scratch in
+/*/elastic-node-??????)
+    # Who was killed may be writing into it still.
+    for again in 1 2 3 4 5 6 7 8 9; do
+        [ -d "$scratch" ] && [ ! -L "$scratch" ] && [ -O "$scratch" ] || break
+        rm -rf -- "$scratch" && break
+        sleep 0.1
+    done
+    ;;
+esac
 "#;
 
 /// The guard process. Dropping this value ends it.
@@ -97,10 +111,18 @@ impl Guard {
         self.tell('-', group)
     }
 
-    fn tell(&mut self, change: char, group: &str) -> io::Result<()> {
+    /// Names the agent's folder for error files, to be removed if the agent dies. A path that is no line of text is not told.
+    pub(super) fn keep_scratch(&mut self, folder: &Path) -> io::Result<()> {
+        match folder.to_str() {
+            Some(folder) if !folder.contains('\n') => self.tell('=', folder),
+            _ => Ok(()),
+        }
+    }
+
+    fn tell(&mut self, change: char, what: &str) -> io::Result<()> {
         let Some(orders) = &mut self.orders else { return Ok(()) };
         // A single write below PIPE_BUF is atomic.
-        orders.write_all(format!("{change} {group}\n").as_bytes())
+        orders.write_all(format!("{change} {what}\n").as_bytes())
     }
 }
 

@@ -42,6 +42,7 @@ use elastic_protocol::messages::{HealthFailure, ProcessSight};
 use elastic_protocol::{ExitStatus, WorkerId};
 
 use super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
+pub use cgroup::control_group_id;
 pub use system::{Leaders, SystemProcesses};
 
 /// Events of a process.

@@ -47,6 +47,8 @@ pub(super) struct ChildProcesses {
     pub(super) starting: u32,
     /// The groups that the guard kills if the agent dies: process groups by their ids, control groups by their folders.
     groups: BTreeSet<String>,
+    /// The agent's folder for error files, which the guard removes if the agent dies.
+    scratch: Option<PathBuf>,
     guard: Option<Guard>,
     /// How many guards have followed one that had ended before its agent.
     guards_again: u32,
@@ -139,9 +141,12 @@ impl Starter {
             return None;
         }
         let begin = || {
-            let made = tempfile::Builder::new().prefix("elastic-node-").tempdir();
+            // The guard knows it by the length of its name, too.
+            let made = tempfile::Builder::new().prefix("elastic-node-").rand_bytes(6).tempdir();
             let without = "workers start without error files (TMPDIR names a folder for them)";
-            made.inspect_err(|error| tracing::warn!(%error, "{without}")).ok()
+            let made = made.inspect_err(|error| tracing::warn!(%error, "{without}")).ok()?;
+            self.children().keep_scratch(made.path());
+            Some(made)
         };
         self.scratch.get_or_init(begin).as_ref().map(tempfile::TempDir::path)
     }
@@ -187,6 +192,15 @@ impl ChildProcesses {
         for group in self.groups.clone() {
             self.tell_guard(|guard| guard.add(&group));
         }
+        if let Some(scratch) = self.scratch.clone() {
+            self.tell_guard(|guard| guard.keep_scratch(&scratch));
+        }
+    }
+
+    /// Has the guard remove the agent's folder for error files if the agent dies.
+    fn keep_scratch(&mut self, folder: &Path) {
+        self.scratch = Some(folder.to_owned());
+        self.tell_guard(|guard| guard.keep_scratch(folder));
     }
 
     /// Removes a process group. To be called before the leader of the group is reaped, since the system may

@@ -53,10 +53,16 @@ pub enum DiscoveryError {
         /// The end of its stderr.
         stderr: String,
     },
+    /// A longer host file than a list of hosts can be.
+    #[error("{path} has more than {OUTPUT_BYTES_MAX} bytes")]
+    TooLong {
+        /// The file.
+        path: String,
+    },
     /// More output than a list of hosts can be.
     #[error("{command} gave more than {OUTPUT_BYTES_MAX} bytes")]
     TooMuchOutput {
-        /// The script or file.
+        /// The script.
         command: String,
     },
     /// Output, but not one line that is a host.
@@ -94,6 +100,9 @@ impl DiscoveryError {
             }
             Self::TimedOut { .. } => {
                 "run the script by hand: it is run anew for each poll, and must print the hosts and end"
+            }
+            Self::TooLong { .. } => {
+                "write one host:slots a line into the host file, and nothing else"
             }
             Self::TooMuchOutput { .. } | Self::Garbage { .. } => {
                 "print one host:slots a line on stdout, and everything else on stderr"

@@ -40,7 +40,7 @@ impl Discovery for HostFileDiscovery {
                 .map_err(|message| DiscoveryError::CannotRead { path: shown.clone(), message })
                 .and_then(|bytes| {
                     if bytes.len() > OUTPUT_BYTES_MAX {
-                        return Err(DiscoveryError::TooMuchOutput { command: shown });
+                        return Err(DiscoveryError::TooLong { path: shown });
                     }
                     Ok(String::from_utf8_lossy(&bytes).into_owned())
                 })

@@ -163,5 +163,5 @@ fn a_host_file_is_read_anew_each_time() {
     fs::write(&path, "a slots=1\nb slots=2\n").expect("a file");
     assert_eq!(read(), Ok("a slots=1\nb slots=2\n".to_owned()));
     fs::write(&path, vec![b'x'; 2 << 20]).expect("a file");
-    assert!(matches!(read(), Err(DiscoveryError::TooMuchOutput { .. })));
+    assert!(matches!(read(), Err(DiscoveryError::TooLong { .. })));
 }

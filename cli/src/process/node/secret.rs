@@ -12,6 +12,7 @@ use rand::RngCore as _;
 
 use super::meeting_point;
 use crate::command_line::{CommandFailure, NodePlan, ResultExt, SecretSource};
+use crate::process::plain_file;
 use crate::process::random::system_rng;
 use crate::process::state_dir::state_root;
 
@@ -106,7 +107,8 @@ fn read(path: &Path) -> io::Result<String> {
     if found.len() > FILE_BYTES_MAX {
         return Err(refused(format!("it has {} bytes, which no secret has", found.len())));
     }
-    fs::read_to_string(path)
+    let text = plain_file::read(path, FILE_BYTES_MAX)?;
+    String::from_utf8(text).map_err(|_error| io::Error::other("it is not UTF-8"))
 }
 
 /// Stores a new secret, unless another node was first.
