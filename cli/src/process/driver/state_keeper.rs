@@ -91,17 +91,18 @@ impl Looked {
     }
 }
 
-/// Why something cannot be written anew.
+/// Why something cannot be written anew. The text is the error with its causes.
 #[derive(Debug)]
-struct Failed {
-    found: Damage,
-    /// The error with its causes.
-    error: String,
+enum Failed {
+    /// The directory, its lock, or a file that others find there.
+    Directory { found: Damage, error: String },
+    /// The journal.
+    Journal { error: String },
 }
 
 impl From<NotRestored> for Failed {
     fn from(NotRestored { found, failure }: NotRestored) -> Self {
-        Self { found, error: failure.finding().0 }
+        Self::Directory { found, error: failure.finding().0 }
     }
 }
 
@@ -109,31 +110,36 @@ impl From<JournalError> for Failed {
     fn from(error: JournalError) -> Self {
         let causes = std::iter::successors(std::error::Error::source(&error), |it| it.source());
         let error = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        Self { found: Damage::Overwritten, error }
+        Self::Journal { error }
     }
 }
 
 impl Failed {
     fn warn(&self, folder: &str) {
-        let error = &self.error;
-        match &self.found {
-            Damage::Removed => tracing::warn!(
+        match self {
+            Self::Directory { found: Damage::Removed, error } => tracing::warn!(
                 folder,
                 error,
                 "the state directory, or a part of it, was removed, and cannot be written anew: another driver will not \
                  find this job there"
             ),
-            Damage::Unreadable(reading) => tracing::warn!(
+            Self::Directory { found: Damage::Unreadable(reading), error } => tracing::warn!(
                 folder,
                 %reading,
                 error,
                 "the state directory cannot be read, nor written anew: another driver may not find this job there"
             ),
-            Damage::Overwritten => tracing::warn!(
+            Self::Directory { found: Damage::Overwritten, error } => tracing::warn!(
                 folder,
                 error,
-                "what stands in the state directory is not this driver's, and cannot be written anew: another driver may \
-                 not find this job there"
+                "what stands in the state directory is not what this driver wrote, and cannot be written anew: another \
+                 driver may not find this job there"
+            ),
+            Self::Journal { error } => tracing::warn!(
+                folder,
+                error,
+                "the journal in the state directory cannot be looked at, or written anew: another driver may not find \
+                 this job there"
             ),
         }
     }
@@ -196,5 +202,22 @@ impl StateKeeper {
             tracing::debug!(%error, "the list of jobs cannot be written");
         }
         Ok(looked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn s_12_an_error_of_the_journal_is_told_with_the_system_s_reason() {
+        let failed = Failed::from(JournalError::Io(io::Error::other("a broken disk")));
+        let Failed::Journal { error } = failed else { panic!("{failed:?}") };
+        assert_eq!(error, "the journal cannot be reached: a broken disk");
+        let failed = Failed::from(JournalError::InUse);
+        let Failed::Journal { error } = failed else { panic!("{failed:?}") };
+        assert_eq!(error, "another driver has the journal open");
     }
 }
