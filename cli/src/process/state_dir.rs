@@ -45,7 +45,7 @@ struct Held {
 
 /// What a look at the state directory found that is not as it was written.
 #[derive(Debug)]
-pub(crate) enum Damage {
+pub(crate) enum StateDamage {
     /// It, or a file in it, is not there.
     Removed,
     /// The system does not let it be read.
@@ -54,7 +54,7 @@ pub(crate) enum Damage {
     Overwritten,
 }
 
-impl Damage {
+impl StateDamage {
     fn of(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Removed,
@@ -69,7 +69,7 @@ impl Damage {
 #[derive(Debug)]
 pub(crate) struct NotRestored {
     /// What was found there.
-    pub(crate) found: Damage,
+    pub(crate) found: StateDamage,
     /// Why it stays so.
     pub(crate) failure: CommandFailure,
 }
@@ -124,14 +124,14 @@ impl DriverStateDir {
         let Some((token, address)) = published else { return Ok(false) };
         let holds = |name, text: String| {
             let mut found = String::new();
-            let file = File::open(self.path.join(name)).map_err(Damage::of)?;
-            file.take(PUBLISHED_BYTES_MAX).read_to_string(&mut found).map_err(Damage::of)?;
-            if found.trim() == text { Ok(()) } else { Err(Damage::Overwritten) }
+            let file = File::open(self.path.join(name)).map_err(StateDamage::of)?;
+            file.take(PUBLISHED_BYTES_MAX).read_to_string(&mut found).map_err(StateDamage::of)?;
+            if found.trim() == text { Ok(()) } else { Err(StateDamage::Overwritten) }
         };
         let locked = match fs::metadata(self.path.join(LOCK_FILE)) {
             Ok(found) if ours == Some(identity(&found)) => Ok(()),
-            Ok(_) => Err(Damage::Overwritten),
-            Err(error) => Err(Damage::of(error)),
+            Ok(_) => Err(StateDamage::Overwritten),
+            Err(error) => Err(StateDamage::of(error)),
         };
         let is_locked = locked.is_ok();
         let looked = locked
@@ -306,7 +306,7 @@ mod tests {
         let other = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("free");
         let NotRestored { found, failure } =
             state.restore_if_removed().expect_err("another has it");
-        assert!(matches!(found, Damage::Overwritten), "{found:?}");
+        assert!(matches!(found, StateDamage::Overwritten), "{found:?}");
         assert!(failure.to_string().contains("another driver"), "{failure}");
         drop(other);
         state.withdraw();
@@ -326,7 +326,7 @@ mod tests {
         fs::remove_file(path.join(TOKEN_FILE)).expect("removed");
         fs::create_dir(path.join(TOKEN_FILE)).expect("made");
         let NotRestored { found, failure } = state.restore_if_removed().expect_err("a folder");
-        let Damage::Unreadable(error) = found else { panic!("{found:?}") };
+        let StateDamage::Unreadable(error) = found else { panic!("{found:?}") };
         assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
         let (text, _) = failure.finding();
         assert!(text.contains("the token cannot be stored: "), "{text}");
@@ -334,11 +334,11 @@ mod tests {
         fs::remove_dir_all(folder.path().join("a")).expect("removed");
         fs::write(folder.path().join("a"), "in the way").expect("written");
         let NotRestored { found, .. } = state.restore_if_removed().expect_err("a file");
-        assert!(matches!(found, Damage::Unreadable(_)), "{found:?}");
+        assert!(matches!(found, StateDamage::Unreadable(_)), "{found:?}");
         fs::remove_file(folder.path().join("a")).expect("removed");
         std::os::unix::fs::symlink("/proc/nothing", folder.path().join("a")).expect("a link");
         let NotRestored { found, failure } = state.restore_if_removed().expect_err("no folder");
-        assert!(matches!(found, Damage::Removed), "{found:?}");
+        assert!(matches!(found, StateDamage::Removed), "{found:?}");
         let (text, _) = failure.finding();
         assert!(text.contains("os error"), "{text}");
     }

@@ -10,7 +10,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
 
 use crate::process::job_registry::{JobEntry, JobRegistry};
-use crate::process::state_dir::{Damage, DriverStateDir, NotRestored};
+use crate::process::state_dir::{DriverStateDir, NotRestored, StateDamage};
 
 /// Interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -66,14 +66,14 @@ impl Drop for RunningKeeper {
 
 /// What a look has written anew.
 #[derive(Debug, Default)]
-struct Looked {
+struct KeptAnew {
     /// Something was removed or overwritten.
     was_removed: bool,
     /// An older journal of the job stood in the journal's place.
     came_back: bool,
 }
 
-impl Looked {
+impl KeptAnew {
     fn warn(&self, folder: &str) {
         if self.was_removed {
             tracing::warn!(
@@ -93,20 +93,20 @@ impl Looked {
 
 /// Why something cannot be written anew. The text is the error with its causes.
 #[derive(Debug)]
-enum Failed {
+enum KeepFailure {
     /// The directory, its lock, or a file that others find there.
-    Directory { found: Damage, error: String },
+    Directory { found: StateDamage, error: String },
     /// The journal.
     Journal { error: String },
 }
 
-impl From<NotRestored> for Failed {
+impl From<NotRestored> for KeepFailure {
     fn from(NotRestored { found, failure }: NotRestored) -> Self {
         Self::Directory { found, error: failure.finding().0 }
     }
 }
 
-impl From<JournalError> for Failed {
+impl From<JournalError> for KeepFailure {
     fn from(error: JournalError) -> Self {
         let causes = std::iter::successors(std::error::Error::source(&error), |it| it.source());
         let error = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
@@ -114,22 +114,22 @@ impl From<JournalError> for Failed {
     }
 }
 
-impl Failed {
+impl KeepFailure {
     fn warn(&self, folder: &str) {
         match self {
-            Self::Directory { found: Damage::Removed, error } => tracing::warn!(
+            Self::Directory { found: StateDamage::Removed, error } => tracing::warn!(
                 folder,
                 error,
                 "the state directory, or a part of it, was removed, and cannot be written anew: another driver will not \
                  find this job there"
             ),
-            Self::Directory { found: Damage::Unreadable(reading), error } => tracing::warn!(
+            Self::Directory { found: StateDamage::Unreadable(reading), error } => tracing::warn!(
                 folder,
                 %reading,
                 error,
                 "the state directory cannot be read, nor written anew: another driver may not find this job there"
             ),
-            Self::Directory { found: Damage::Overwritten, error } => tracing::warn!(
+            Self::Directory { found: StateDamage::Overwritten, error } => tracing::warn!(
                 folder,
                 error,
                 "what stands in the state directory is not what this driver wrote, and cannot be written anew: another \
@@ -184,8 +184,9 @@ impl StateKeeper {
     }
 
     /// Writes anew what was removed, and says what that was.
-    fn look(&self) -> Result<Looked, Failed> {
-        let mut looked = Looked { was_removed: self.state.restore_if_removed()?, came_back: false };
+    fn look(&self) -> Result<KeptAnew, KeepFailure> {
+        let mut looked =
+            KeptAnew { was_removed: self.state.restore_if_removed()?, came_back: false };
         if let Some(journal) = self.journal.as_ref().and_then(Weak::upgrade)
             // Who writes it meanwhile looks, too.
             && let Ok(mut journal) = journal.try_lock()
@@ -213,11 +214,11 @@ mod tests {
 
     #[test]
     fn s_12_an_error_of_the_journal_is_told_with_the_system_s_reason() {
-        let failed = Failed::from(JournalError::Io(io::Error::other("a broken disk")));
-        let Failed::Journal { error } = failed else { panic!("{failed:?}") };
+        let failed = KeepFailure::from(JournalError::Io(io::Error::other("a broken disk")));
+        let KeepFailure::Journal { error } = failed else { panic!("{failed:?}") };
         assert_eq!(error, "the journal cannot be reached: a broken disk");
-        let failed = Failed::from(JournalError::InUse);
-        let Failed::Journal { error } = failed else { panic!("{failed:?}") };
+        let failed = KeepFailure::from(JournalError::InUse);
+        let KeepFailure::Journal { error } = failed else { panic!("{failed:?}") };
         assert_eq!(error, "another driver has the journal open");
     }
 }
