@@ -17,6 +17,14 @@ pub enum JournalError {
     /// Another process has the journal open.
     #[error("another driver has the journal open")]
     InUse,
+    /// Another journal, which nobody has open and which this one must not replace, stands where this one stood.
+    #[error("another journal stands in its place, {place}: {what}")]
+    Displaced {
+        /// Name of the place.
+        place: String,
+        /// What stands there.
+        what: String,
+    },
     /// Another driver has taken over: this one must not act any more.
     #[error("another driver has taken over: {0}")]
     Fenced(String),
@@ -47,6 +55,10 @@ impl JournalError {
             Self::Corrupt(_) => {
                 "put an intact copy in its place; or remove it to begin a new job: workers of the old one \
                  then end by themselves"
+            }
+            Self::Displaced { .. } => {
+                "put aside what stands there, put the newest copy of this job's journal in its place, and start the \
+                 driver again"
             }
             Self::InUse | Self::Fenced(_) => "leave the job to that driver",
             Self::NotLeading(_) => "another driver goes on with the job, or this one started again",

@@ -8,7 +8,7 @@
 //! new file and synced, and the new file replaces the old one.
 //!
 //! A file that was removed by somebody else is still whole for who has it open: its content is written to a new file in
-//! its place.
+//! its place. So it is where an older journal of the same job stands there, as when a folder that was away comes back.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,8 @@ use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, T
 
 use crate::place::{Folder, refuse_other};
 use crate::{
-    Journal, JournalBatch, JournalError, JournalPlace, JournalSnapshot, LoadedJournal, seal,
+    Journal, JournalBatch, JournalError, JournalIdentity, JournalPlace, JournalSnapshot,
+    LoadedJournal, Occupant, seal,
 };
 
 /// Sealed records by number.
@@ -36,10 +37,26 @@ const READINGS_MAX: usize = 5;
 /// Largest file that is read beside its driver, in bytes (256 MiB).
 const READ_BYTES_MAX: u64 = 256 << 20;
 
+/// Reads whose a journal is; none where it holds nothing.
+pub type IdentityOf = fn(&LoadedJournal) -> Result<Option<JournalIdentity>, JournalError>;
+
+/// Why a journal was written to a new file in its place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Restored {
+    /// Its file was removed.
+    Removed,
+    /// An older journal of the same job, which nobody had open, stood in its place, and is replaced.
+    CameBack,
+}
+
 /// A journal in one file.
 pub struct FileJournal {
     place: Box<dyn DatabasePlace>,
     database: Option<Database>,
+    /// Reads whose a journal is; without it no other one is replaced.
+    identity_of: Option<IdentityOf>,
+    /// What was restored and not told yet.
+    untold: Option<Restored>,
     /// Whether the job is over, and nothing is written any more.
     is_over: bool,
 }
@@ -65,24 +82,45 @@ impl FileJournal {
     /// [`JournalError`].
     pub fn open_at(place: impl JournalPlace) -> Result<Self, JournalError> {
         let database = Some(unpanicked(|| place.renewed())?);
-        Ok(Self { place: Box::new(place), database, is_over: false })
+        let place = Box::new(place);
+        Ok(Self { place, database, identity_of: None, untold: None, is_over: false })
     }
 
-    /// Writes the journal to a new file in its place if its file was removed. Returns whether it was. Anything that is
-    /// appended does this first.
+    /// Lets the journal replace an older one of the same job that comes to stand in its place.
+    #[must_use]
+    pub fn identified_by(self, identity_of: IdentityOf) -> Self {
+        Self { identity_of: Some(identity_of), ..self }
+    }
+
+    /// Writes the journal to a new file in its place if its file was removed, or an older journal of the same job stands
+    /// there. Anything that is appended does this first. Returns why it was written since the last such call.
     ///
     /// # Errors
-    /// [`JournalError`]; [`JournalError::InUse`] where another file has taken its place.
-    pub fn restore_if_removed(&mut self) -> Result<bool, JournalError> {
+    /// [`JournalError`]; [`JournalError::InUse`] where somebody else has the file that stands in its place,
+    /// [`JournalError::Displaced`] where that file is not replaced.
+    pub fn restore_if_removed(&mut self) -> Result<Option<Restored>, JournalError> {
+        self.restore()?;
+        Ok(self.untold.take())
+    }
+
+    fn restore(&mut self) -> Result<(), JournalError> {
         let Some(database) = self.database.as_ref().filter(|_| !self.is_over) else {
-            return Ok(false);
+            return Ok(());
         };
-        if self.place.is_installed()? {
-            return Ok(false);
-        }
-        let restored = unpanicked(|| self.place.written(&load(database)?))?;
+        let (place, identity_of) = (&*self.place, self.identity_of);
+        let (restored, why) = match place.occupant()? {
+            Occupant::Ours => return Ok(()),
+            Occupant::Nobody => {
+                (unpanicked(|| place.written(&load(database)?))?, Restored::Removed)
+            }
+            Occupant::Other => {
+                let kept = unpanicked(|| load(database))?;
+                (unpanicked(|| place.taken_back(&kept, identity_of))?, Restored::CameBack)
+            }
+        };
         self.database = Some(restored);
-        Ok(true)
+        self.untold = Some(why);
+        Ok(())
     }
 
     /// Writes nothing from now on: the job is over, and its file may be removed. What is appended later is dropped.
@@ -141,7 +179,7 @@ impl Journal for FileJournal {
         if self.is_over {
             return Ok(());
         }
-        self.restore_if_removed()?;
+        self.restore()?;
         self.using(|database| store(database, batch))
     }
 }
@@ -155,8 +193,16 @@ trait DatabasePlace: Send {
     /// Writes a journal to a new file, which replaces one that may be there.
     fn written(&self, kept: &LoadedJournal) -> Result<Database, JournalError>;
 
-    /// See [`JournalPlace::is_installed`].
-    fn is_installed(&self) -> Result<bool, JournalError>;
+    /// Writes a journal to a new file, which replaces another one, if that is an older one of the same job, and nobody has
+    /// it.
+    fn taken_back(
+        &self,
+        kept: &LoadedJournal,
+        identity_of: Option<IdentityOf>,
+    ) -> Result<Database, JournalError>;
+
+    /// See [`JournalPlace::occupant`].
+    fn occupant(&self) -> Result<Occupant, JournalError>;
 }
 
 impl<P: JournalPlace> DatabasePlace for P {
@@ -176,9 +222,59 @@ impl<P: JournalPlace> DatabasePlace for P {
         Ok(database)
     }
 
-    fn is_installed(&self) -> Result<bool, JournalError> {
-        JournalPlace::is_installed(self)
+    fn taken_back(
+        &self,
+        kept: &LoadedJournal,
+        identity_of: Option<IdentityOf>,
+    ) -> Result<Database, JournalError> {
+        // The hold excludes other drivers until the new file is there.
+        if let Some((bytes, _hold)) = &self.read()?
+            && let Some(what) = reason_to_keep(bytes, kept, identity_of)?
+        {
+            return Err(JournalError::Displaced { place: self.name(), what });
+        }
+        self.written(kept)
     }
+
+    fn occupant(&self) -> Result<Occupant, JournalError> {
+        JournalPlace::occupant(self)
+    }
+}
+
+/// Why a journal that stands in the place of another one must not be replaced by it; none where it may be.
+fn reason_to_keep(
+    bytes: &[u8],
+    kept: &LoadedJournal,
+    identity_of: Option<IdentityOf>,
+) -> Result<Option<String>, JournalError> {
+    let Some(identity_of) = identity_of else {
+        return Ok(Some("nothing says whose it is".to_owned()));
+    };
+    let read = || {
+        let found = read(bytes)?;
+        Ok((identity_of(&found)?, found.last()))
+    };
+    let (theirs, last) = match unpanicked(read) {
+        Ok((Some(theirs), last)) => (theirs, last),
+        // A driver was ended before it wrote a job there.
+        Ok((None, _)) => return Ok(None),
+        Err(JournalError::Corrupt(why)) => {
+            return Ok(Some(format!("it cannot be read, {why}")));
+        }
+        Err(error) => return Err(error),
+    };
+    let JournalIdentity { job, term } = theirs;
+    let ours = identity_of(kept)?;
+    Ok(match ours {
+        Some(ours) if ours.job == job => (term > ours.term || last > kept.last()).then(|| {
+            let (our_term, our_last) = (ours.term, kept.last());
+            format!(
+                "it is newer, of term {term} with {last} records, where this driver's is of term {our_term} with \
+                 {our_last}"
+            )
+        }),
+        _ => Some(format!("it is of another job, {job}")),
+    })
 }
 
 /// The content of a journal, from the bytes of its file.

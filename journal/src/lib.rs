@@ -15,8 +15,8 @@ mod seal;
 mod tests;
 
 pub use self::error::JournalError;
-pub use self::file::FileJournal;
-pub use self::place::{JournalBytes, JournalPlace};
+pub use self::file::{FileJournal, IdentityOf, Restored};
+pub use self::place::{JournalBytes, JournalPlace, Occupant};
 
 /// The content of a journal.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -32,6 +32,15 @@ impl LoadedJournal {
     pub fn last(&self) -> u64 {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.upto) + self.records.len() as u64
     }
+}
+
+/// The job that a journal is of, and how far it goes. What the records mean is the driver's, which makes this.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct JournalIdentity {
+    /// The job's id.
+    pub job: String,
+    /// Term of the last driver that wrote it.
+    pub term: u64,
 }
 
 /// A snapshot, which replaces the records up to a number.

@@ -17,6 +17,17 @@ use crate::JournalError;
 /// journal.
 pub type JournalBytes<H> = Option<(Vec<u8>, H)>;
 
+/// The file that stands at the place of a journal, as compared with the one that was installed last.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Occupant {
+    /// The file that was installed last.
+    Ours,
+    /// None.
+    Nobody,
+    /// Another file.
+    Other,
+}
+
 /// The location of a journal's file.
 pub trait JournalPlace: Send + 'static {
     /// A file that can be written.
@@ -42,11 +53,14 @@ pub trait JournalPlace: Send + 'static {
     /// [`JournalError`]; the journal is then the previous one or the draft.
     fn install(&self) -> Result<(), JournalError>;
 
-    /// Whether the file that was installed last is still the journal at this place. `false` where none is there.
+    /// Whether the file that was installed last is still the journal at this place.
     ///
     /// # Errors
-    /// [`JournalError::InUse`]: another file has taken its place.
-    fn is_installed(&self) -> Result<bool, JournalError>;
+    /// [`JournalError`].
+    fn occupant(&self) -> Result<Occupant, JournalError>;
+
+    /// Name of the place, for people.
+    fn name(&self) -> String;
 }
 
 /// A path in the system's file system.
@@ -120,20 +134,30 @@ impl JournalPlace for Folder {
         let file = File::open(&draft)?;
         file.sync_all()?;
         fs::rename(&draft, &self.path)?;
-        self.installed.set(Some(identity(&file.metadata()?)));
         if let Some(folder) = self.path.parent() {
             File::open(folder)?.sync_all()?;
         }
+        // Last: who gets an error does not use the new file.
+        self.installed.set(Some(identity(&file.metadata()?)));
         Ok(())
     }
 
-    fn is_installed(&self) -> Result<bool, JournalError> {
+    fn occupant(&self) -> Result<Occupant, JournalError> {
         match fs::metadata(&self.path) {
-            Ok(found) if Some(identity(&found)) == self.installed.get() => Ok(true),
-            Ok(_) => Err(JournalError::InUse),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Ok(found) if Some(identity(&found)) == self.installed.get() => Ok(Occupant::Ours),
+            // To open a pipe is to wait for its writer.
+            Ok(found) if !found.is_file() => {
+                let (place, what) = (self.name(), "it is no plain file".to_owned());
+                Err(JournalError::Displaced { place, what })
+            }
+            Ok(_) => Ok(Occupant::Other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Occupant::Nobody),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
     }
 }
 

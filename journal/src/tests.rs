@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use redb::StorageBackend;
 
 use crate::{
-    FileJournal, Journal, JournalBatch, JournalBytes, JournalError, JournalPlace, JournalSnapshot,
-    LoadedJournal,
+    FileJournal, Journal, JournalBatch, JournalBytes, JournalError, JournalIdentity, JournalPlace,
+    JournalSnapshot, LoadedJournal, Occupant, Restored,
 };
 
 /// Bytes that a disk writes atomically.
@@ -119,9 +119,13 @@ impl JournalPlace for Disk {
         Ok(())
     }
 
-    fn is_installed(&self) -> Result<bool, JournalError> {
+    fn occupant(&self) -> Result<Occupant, JournalError> {
         // Nobody else uses this disk.
-        Ok(self.state().journal.is_some())
+        Ok(if self.state().journal.is_some() { Occupant::Ours } else { Occupant::Nobody })
+    }
+
+    fn name(&self) -> String {
+        "journal".to_owned()
     }
 }
 
@@ -200,14 +204,15 @@ fn s_12_a_journal_whose_file_is_removed_is_written_anew_in_its_place() {
     fs::create_dir(folder).expect("made");
     let mut journal = FileJournal::open(&path).expect("made");
     journal.append(&batch(1..=3)).expect("stored");
-    assert!(!journal.restore_if_removed().expect("there"));
+    assert_eq!(journal.restore_if_removed().expect("there"), None);
     fs::remove_file(&path).expect("removed");
     journal.append(&batch(4..=5)).expect("stored in a new file");
+    assert_eq!(journal.restore_if_removed().expect("there"), Some(Restored::Removed));
     fs::remove_dir_all(folder).expect("removed");
     let error = journal.append(&batch(6..=6)).expect_err("there is no folder");
     assert!(error.may_pass(), "{error}");
     fs::create_dir(folder).expect("made");
-    assert!(journal.restore_if_removed().expect("written"));
+    assert_eq!(journal.restore_if_removed().expect("written"), Some(Restored::Removed));
     journal.append(&batch(6..=6)).expect("given again");
     let kept = FileJournal::read_beside_driver(&path).expect("read").expect("there");
     assert_eq!(check(&kept), 6);
@@ -216,6 +221,137 @@ fn s_12_a_journal_whose_file_is_removed_is_written_anew_in_its_place() {
     let error = journal.append(&batch(7..=7)).expect_err("it has taken the place");
     assert!(matches!(error, JournalError::InUse), "{error}");
     drop(other);
+}
+
+/// The job and the term are the first two bytes of the last record.
+fn identity(loaded: &LoadedJournal) -> Result<Option<JournalIdentity>, JournalError> {
+    let Some(bytes) = loaded.records.last() else { return Ok(None) };
+    let [job, term] = bytes[..] else {
+        return Err(JournalError::Corrupt("no such record".to_owned()));
+    };
+    Ok(Some(JournalIdentity { job: format!("job {job}"), term: u64::from(term) }))
+}
+
+/// Stores records of a job and a term, from this number on.
+fn append(journal: &mut FileJournal, first: u64, count: usize, (job, term): (u8, u8)) {
+    let records = vec![vec![job, term]; count];
+    journal.append(&JournalBatch { first, records, snapshot: None }).expect("stored");
+}
+
+/// A journal of five records of job 1 in term 2, whose place a journal of these records of a job and a term takes.
+fn displaced(count: usize, whose: (u8, u8)) -> (tempfile::TempDir, FileJournal, FileJournal) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let mut ours = FileJournal::open(&path).expect("made").identified_by(identity);
+    append(&mut ours, 1, 5, (1, 2));
+    fs::rename(&path, folder.path().join("aside")).expect("put aside");
+    let mut theirs = FileJournal::open(&path).expect("made");
+    if count > 0 {
+        append(&mut theirs, 1, count, whose);
+    }
+    (folder, ours, theirs)
+}
+
+#[test]
+fn s_12_a_journal_replaces_an_older_one_of_its_job_that_comes_back() {
+    // The same one, an older one, one of an earlier term, one in which no job was begun.
+    for (count, whose) in [(5, (1, 2)), (3, (1, 2)), (5, (1, 1)), (0, (1, 1))] {
+        for appends in [false, true] {
+            let (folder, mut ours, theirs) = displaced(count, whose);
+            drop(theirs);
+            let last = if appends {
+                append(&mut ours, 6, 1, (1, 2));
+                6
+            } else {
+                5
+            };
+            let told = ours.restore_if_removed().expect("written");
+            assert_eq!(told, Some(Restored::CameBack), "{count} records of {whose:?}");
+            assert_eq!(ours.restore_if_removed().expect("there"), None, "it is told once");
+            let path = folder.path().join("journal");
+            let found = FileJournal::read_beside_driver(&path).expect("read").expect("there");
+            assert_eq!((found.last(), &found.records[4][..]), (last, &[1, 2][..]));
+            let error = FileJournal::open(&path).expect_err("it is held");
+            assert!(matches!(error, JournalError::InUse), "{error}");
+        }
+    }
+}
+
+#[test]
+fn s_12_a_journal_that_another_driver_has_is_left_to_it() {
+    let (folder, mut ours, theirs) = displaced(3, (1, 2));
+    let error = ours.restore_if_removed().expect_err("it is held");
+    assert!(matches!(error, JournalError::InUse), "{error}");
+    drop(theirs);
+    // A lock alone is enough.
+    let file = fs::File::open(folder.path().join("journal")).expect("there");
+    file.try_lock().expect("free");
+    let error = ours.restore_if_removed().expect_err("it is locked");
+    assert!(matches!(error, JournalError::InUse), "{error}");
+    drop(file);
+    assert_eq!(ours.restore_if_removed().expect("free"), Some(Restored::CameBack));
+}
+
+#[test]
+fn s_12_a_journal_of_another_job_or_a_newer_one_is_never_replaced() {
+    let told = [
+        (3, (7, 1), "it is of another job, job 7"),
+        (
+            5,
+            (1, 3),
+            "it is newer, of term 3 with 5 records, where this driver's is of term 2 with 5",
+        ),
+        (
+            6,
+            (1, 2),
+            "it is newer, of term 2 with 6 records, where this driver's is of term 2 with 5",
+        ),
+        (
+            8,
+            (1, 1),
+            "it is newer, of term 1 with 8 records, where this driver's is of term 2 with 5",
+        ),
+    ];
+    for (count, whose, told) in told {
+        let (folder, mut ours, theirs) = displaced(count, whose);
+        drop(theirs);
+        let path = folder.path().join("journal");
+        let error = ours.restore_if_removed().expect_err(told);
+        assert!(matches!(error, JournalError::Displaced { .. }), "{error}");
+        assert!(!error.may_pass(), "the driver ends");
+        let named = format!("another journal stands in its place, {}: {told}", path.display());
+        assert_eq!(error.to_string(), named);
+        let batch = JournalBatch { first: 6, records: vec![vec![1, 2]], snapshot: None };
+        let error = ours.append(&batch).expect_err("nor by what is appended");
+        assert!(matches!(error, JournalError::Displaced { .. }), "{error}");
+        let found = FileJournal::read_beside_driver(&path).expect("read").expect("there");
+        assert_eq!(found.last(), count as u64, "it is as it was");
+    }
+}
+
+#[test]
+fn s_12_what_is_no_journal_or_tells_no_job_is_never_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let mut ours = FileJournal::open(&path).expect("made").identified_by(identity);
+    append(&mut ours, 1, 5, (1, 2));
+    fs::remove_file(&path).expect("removed");
+    fs::write(&path, "a person's notes").expect("written");
+    let error = ours.restore_if_removed().expect_err("it is no journal");
+    assert!(error.to_string().contains("it cannot be read"), "{error}");
+    assert_eq!(fs::read_to_string(&path).expect("there"), "a person's notes");
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("made");
+    let error = ours.restore_if_removed().expect_err("it is a folder");
+    assert!(error.to_string().contains("it is no plain file"), "{error}");
+    drop((folder, ours));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let mut ours = FileJournal::open(&path).expect("made");
+    fs::remove_file(&path).expect("removed");
+    drop(FileJournal::open(&path).expect("made"));
+    let error = ours.restore_if_removed().expect_err("it knows no jobs");
+    assert!(error.to_string().contains("nothing says whose it is"), "{error}");
 }
 
 #[test]
@@ -227,7 +363,7 @@ fn a_journal_of_a_job_that_is_over_does_not_come_back() {
     journal.retire();
     fs::remove_file(&path).expect("removed");
     journal.append(&batch(4..=5)).expect("dropped");
-    assert!(!journal.restore_if_removed().expect("not looked for"));
+    assert_eq!(journal.restore_if_removed().expect("not looked for"), None);
     assert!(FileJournal::read_beside_driver(&path).expect("read").is_none());
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -65,6 +66,57 @@ fn s_12_a_state_directory_that_is_removed_is_written_anew_and_a_next_driver_find
     assert_eq!(wait_for_takeover(&mut job, 2)["lost"], 0);
     job.wait_for_steps();
     assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_12_a_state_directory_that_comes_back_gets_what_the_job_did_meanwhile() {
+    let mut job = job(&["-n", "2"]);
+    let (state, aside) = (job.path("state"), job.path("aside"));
+    fs::rename(&state, &aside).expect("it is there");
+    job.wait("what is told of it", |job| job.stderr().contains("is written anew").then_some(()));
+    let kill_and_wait = |job: &mut Job| {
+        let before = job.generation();
+        signal(job.pid("b", 0), Signal::SIGKILL);
+        job.wait("a generation of two again", |job| {
+            let status = job.status()?;
+            let is_new = status["generation"].as_u64() > Some(before);
+            (is_new && status["world_size"] == 2 && status["phase"] == "run").then_some(())
+        });
+        job.wait_for_steps();
+    };
+    kill_and_wait(&mut job);
+    let (one, other) = (&state, &aside);
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).expect("both are ours");
+    job.wait("what is told of the older one", |job| {
+        job.stderr().contains("an older journal of this job").then_some(())
+    });
+    assert!(!job.stderr().contains("another driver"), "there is none");
+    kill_and_wait(&mut job);
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    job.kill_driver();
+    job.start_driver_again();
+    assert_eq!(wait_for_takeover(&mut job, 2)["lost"], 0);
+    job.wait_for_steps();
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_12_a_state_directory_that_cannot_be_read_is_told_so_with_the_system_s_reason() {
+    let mut job = job(&["-n", "2"]);
+    let (state, aside) = (job.path("state"), job.path("aside"));
+    fs::write(&aside, "no folder").expect("ours");
+    let (one, other) = (&state, &aside);
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).expect("both are ours");
+    let told = "the state directory cannot be read, nor written anew";
+    job.wait("what is told of it", |job| job.stderr().contains(told).then_some(()));
+    let stderr = job.stderr();
+    assert!(stderr.contains("Not a directory"), "{stderr}");
+    assert!(!stderr.contains("was removed"), "it was not");
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).expect("both are ours");
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }

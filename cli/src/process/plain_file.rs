@@ -3,15 +3,20 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// Refuses what is there and no plain file.
+/// Folders of the descriptors that this process was started with. A pipe there is open already, as a shell's `<(command)` is.
+const OWN_DESCRIPTORS: [&str; 2] = ["/dev/fd", "/proc/self/fd"];
+
+/// Refuses what is there and no plain file, nor a pipe that was given to this process.
 ///
 /// # Errors
 /// It is no plain file, or cannot be examined; a file that is missing is no error.
 pub(crate) fn refuse_other(path: &Path) -> io::Result<()> {
+    let is_given = OWN_DESCRIPTORS.iter().any(|folder| path.starts_with(folder));
     match fs::metadata(path) {
-        Ok(found) if found.is_file() => Ok(()),
+        Ok(found) if found.is_file() || (is_given && found.file_type().is_fifo()) => Ok(()),
         Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -56,6 +61,11 @@ mod tests {
         assert!(refused("file", 4).to_string().contains("more than 4 bytes"));
         assert!(refused("pipe", 4).to_string().contains("no plain file"));
         assert_eq!(refused("none", 4).kind(), io::ErrorKind::NotFound);
+        let (reading, mut writing) = io::pipe().expect("a pipe");
+        io::Write::write_all(&mut writing, b"abc").expect("it has room");
+        drop(writing);
+        let given = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reading));
+        assert_eq!(read(Path::new(&given), 5).expect("a shell gives such files"), b"abc");
         let endless = read(Path::new("/dev/zero"), 4).expect_err("refused");
         assert!(endless.to_string().contains("no plain file"));
     }

@@ -44,6 +44,37 @@ struct Held {
     published: Option<(JoinToken, SocketAddr)>,
 }
 
+/// What a look at the state directory found that is not as it was written.
+#[derive(Debug)]
+pub(crate) enum StateDamage {
+    /// It, or a file in it, is not there.
+    Removed,
+    /// The system does not let it be read.
+    Unreadable(io::Error),
+    /// A file in it holds something else, or is another one.
+    Overwritten,
+}
+
+impl StateDamage {
+    fn of(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Removed,
+            // No text is what was written, either.
+            io::ErrorKind::InvalidData => Self::Overwritten,
+            _ => Self::Unreadable(error),
+        }
+    }
+}
+
+/// A state directory that cannot be written anew.
+#[derive(Debug)]
+pub(crate) struct NotRestored {
+    /// What was found there.
+    pub(crate) found: StateDamage,
+    /// Why it stays so.
+    pub(crate) failure: CommandFailure,
+}
+
 impl DriverStateDir {
     /// Creates the directory, without these permissions, and locks it.
     pub(crate) fn open(path: &Path, umask: FileUmask) -> Result<Self, CommandFailure> {
@@ -82,7 +113,7 @@ impl DriverStateDir {
     /// Makes the directory anew, with the lock, the token and the address, if any of them was removed or overwritten while the
     /// job runs. A temporary folder is cleaned of what is old, and a person may take the folder for a leftover. Returns whether
     /// something was.
-    pub(crate) fn restore_if_removed(&self) -> Result<bool, CommandFailure> {
+    pub(crate) fn restore_if_removed(&self) -> Result<bool, NotRestored> {
         // Not held while the disk is used, which may hang.
         let (ours, published) = {
             let held = self.held();
@@ -92,21 +123,34 @@ impl DriverStateDir {
             )
         };
         let Some((token, address)) = published else { return Ok(false) };
-        let found = fs::metadata(self.path.join(LOCK_FILE)).ok();
-        let is_locked = ours.is_some() && ours == found.map(|found| identity(&found));
         let holds = |name, text: String| {
-            let found = plain_file::open(&self.path.join(name)).and_then(|file| {
-                let mut found = String::new();
-                file.take(PUBLISHED_BYTES_MAX).read_to_string(&mut found).map(|_length| found)
-            });
-            found.is_ok_and(|found| found.trim() == text)
+            let mut found = String::new();
+            let file = plain_file::open(&self.path.join(name)).map_err(StateDamage::of)?;
+            file.take(PUBLISHED_BYTES_MAX).read_to_string(&mut found).map_err(StateDamage::of)?;
+            if found.trim() == text { Ok(()) } else { Err(StateDamage::Overwritten) }
         };
-        if is_locked
-            && holds(TOKEN_FILE, token.to_line())
-            && holds(ADDRESS_FILE, address.to_string())
-        {
-            return Ok(false);
+        let locked = match fs::metadata(self.path.join(LOCK_FILE)) {
+            Ok(found) if ours == Some(identity(&found)) => Ok(()),
+            Ok(_) => Err(StateDamage::Overwritten),
+            Err(error) => Err(StateDamage::of(error)),
+        };
+        let is_locked = locked.is_ok();
+        let looked = locked
+            .and_then(|()| holds(TOKEN_FILE, token.to_line()))
+            .and_then(|()| holds(ADDRESS_FILE, address.to_string()));
+        let Err(found) = looked else { return Ok(false) };
+        match self.write_anew(is_locked, &token, address) {
+            Ok(is_written) => Ok(is_written),
+            Err(failure) => Err(NotRestored { found, failure }),
         }
+    }
+
+    fn write_anew(
+        &self,
+        is_locked: bool,
+        token: &JoinToken,
+        address: SocketAddr,
+    ) -> Result<bool, CommandFailure> {
         made(&self.path, self.umask)?;
         let lock = if is_locked { None } else { Some(locked(&self.path)?) };
         let mut held = self.held();
@@ -114,7 +158,7 @@ impl DriverStateDir {
             return Ok(false);
         }
         held.lock = lock.or_else(|| held.lock.take());
-        write_published(&self.path, &token, address)?;
+        write_published(&self.path, token, address)?;
         Ok(true)
     }
 
@@ -268,11 +312,42 @@ mod tests {
         DriverStateDir::open(&path, FileUmask::PRIVATE).expect_err("it is locked again");
         fs::remove_file(path.join(LOCK_FILE)).expect("removed");
         let other = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("free");
-        let error = state.restore_if_removed().expect_err("another has it");
-        assert!(error.to_string().contains("another driver"), "{error}");
+        let NotRestored { found, failure } =
+            state.restore_if_removed().expect_err("another has it");
+        assert!(matches!(found, StateDamage::Overwritten), "{found:?}");
+        assert!(failure.to_string().contains("another driver"), "{failure}");
         drop(other);
         state.withdraw();
         assert!(!state.restore_if_removed().expect("the job is over"));
         assert!(!path.join(TOKEN_FILE).exists());
+    }
+    #[test]
+    fn s_12_what_cannot_be_read_or_written_anew_is_told_with_the_system_s_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a/b");
+        let state = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("made");
+        let secrets = JobSecrets::new(JobId(Uuid::nil())).expect("made");
+        let authority = secrets.authority().expect("made");
+        let token = secrets.credentials(&authority, Incarnation(1)).join_token();
+        state.publish(&token, SocketAddr::from(([127, 0, 0, 1], 7070))).expect("written");
+        // A folder has the token's name: neither is it read, nor is it replaced by a file.
+        fs::remove_file(path.join(TOKEN_FILE)).expect("removed");
+        fs::create_dir(path.join(TOKEN_FILE)).expect("made");
+        let NotRestored { found, failure } = state.restore_if_removed().expect_err("a folder");
+        let StateDamage::Unreadable(error) = found else { panic!("{found:?}") };
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+        let (text, _) = failure.finding();
+        assert!(text.contains("the token cannot be stored: "), "{text}");
+        assert!(text.contains("Is a directory"), "{text}");
+        fs::remove_dir_all(folder.path().join("a")).expect("removed");
+        fs::write(folder.path().join("a"), "in the way").expect("written");
+        let NotRestored { found, .. } = state.restore_if_removed().expect_err("a file");
+        assert!(matches!(found, StateDamage::Unreadable(_)), "{found:?}");
+        fs::remove_file(folder.path().join("a")).expect("removed");
+        std::os::unix::fs::symlink("/proc/nothing", folder.path().join("a")).expect("a link");
+        let NotRestored { found, failure } = state.restore_if_removed().expect_err("no folder");
+        assert!(matches!(found, StateDamage::Removed), "{found:?}");
+        let (text, _) = failure.finding();
+        assert!(text.contains("os error"), "{text}");
     }
 }

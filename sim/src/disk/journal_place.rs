@@ -1,6 +1,6 @@
 //! The driver's journal on a simulated disk: a file, and the draft that replaces it.
 
-use elastic_journal::{JournalBytes, JournalError, JournalPlace};
+use elastic_journal::{JournalBytes, JournalError, JournalPlace, Occupant};
 
 use super::{Disk, DiskFile};
 
@@ -51,8 +51,12 @@ impl JournalPlace for DiskJournalPlace {
         Ok(self.disk.sync_directory()?)
     }
 
-    fn is_installed(&self) -> Result<bool, JournalError> {
+    fn occupant(&self) -> Result<Occupant, JournalError> {
         // Nothing else writes on this disk.
-        Ok(self.disk.exists(self.name))
+        Ok(if self.disk.exists(self.name) { Occupant::Ours } else { Occupant::Nobody })
+    }
+
+    fn name(&self) -> String {
+        self.name.to_owned()
     }
 }

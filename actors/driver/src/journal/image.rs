@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use elastic_host_manager::{HostEntry, HostSlots, HostState, KnownHost};
-use elastic_journal::{JournalError, JournalSnapshot, LoadedJournal};
+use elastic_journal::{JournalError, JournalIdentity, JournalSnapshot, LoadedJournal};
 use elastic_protocol::messages::{Formation, FormationTable, JobPhase};
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause,
@@ -268,6 +268,16 @@ impl Image {
             return Err(damaged("its first record is missing".to_owned()));
         }
         Ok(image)
+    }
+
+    /// Whose a journal is; none where no job was begun in it.
+    ///
+    /// # Errors
+    /// [`JournalError::Corrupt`].
+    pub fn identity_of(loaded: &LoadedJournal) -> Result<Option<JournalIdentity>, JournalError> {
+        let image = Self::of(loaded)?;
+        let identity = |job: JobId| JournalIdentity { job: job.to_string(), term: image.term.0 };
+        Ok(image.job.map(identity))
     }
 
     /// Applies one more record.

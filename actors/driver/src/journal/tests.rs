@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use elastic_journal::{Journal, JournalBatch, JournalError, LoadedJournal};
+use elastic_journal::{Journal, JournalBatch, JournalError, JournalIdentity, LoadedJournal};
 use elastic_protocol::messages::{Formation, FormationTable, GroupKey, JobShards, SyncPlan};
 use elastic_protocol::{
     Assignment, CommitId, DataPlane, GenerationId, HostName, Incarnation, JobId, ProgramSpec,
@@ -68,6 +68,20 @@ fn d_1_every_incarnation_has_a_term_of_its_own_and_the_same_secrets() {
     let error = Tenure::begin(&mut journal, &other, founding).expect_err("not that job");
     assert!(matches!(error, TenureError::OtherProgram { .. }));
     assert!(error.to_string().contains("`train`, not `other`"), "{error}");
+}
+
+#[test]
+fn s_12_a_journal_says_whose_it_is_and_of_which_term() {
+    let mut journal = MemoryJournal::default();
+    assert_eq!(Image::identity_of(&journal.0).expect("empty"), None);
+    for term in 1..=2 {
+        begin(&mut journal);
+        let job = Uuid::from_u128(7).to_string();
+        let identity = Image::identity_of(&journal.0).expect("whole");
+        assert_eq!(identity, Some(JournalIdentity { job, term }));
+    }
+    journal.0.records.push(vec![0xff; 9]);
+    Image::identity_of(&journal.0).expect_err("damaged");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use elastic_driver::JournalPort;
-use elastic_driver::journal::{Founding, JobSecretsBytes, Tenure, TenureError};
+use elastic_driver::journal::{Founding, Image, JobSecretsBytes, Tenure, TenureError};
 use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal};
 use elastic_protocol::WorkerId;
 use elastic_runtime::OffloadPort;
@@ -63,6 +63,7 @@ impl Durable {
         let path = folder.join(JOURNAL_FILE);
         let name = path.display().to_string();
         let journal = FileJournal::open(&path).map_err(Unusable::Now)?;
+        let journal = journal.identified_by(Image::identity_of);
         let way_out = format!(
             "start that program again to go on with its job; or give this one another --state-dir, or remove \
              {name} to give that job up"

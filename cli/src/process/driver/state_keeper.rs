@@ -4,14 +4,13 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal};
+use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal, Restored};
 use elastic_runtime::OffloadPort;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::sleep;
 
-use super::standing::with_cause;
 use crate::process::job_registry::{JobEntry, JobRegistry};
-use crate::process::state_dir::DriverStateDir;
+use crate::process::state_dir::{DriverStateDir, NotRestored, StateDamage};
 
 /// Interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -65,6 +64,87 @@ impl Drop for RunningKeeper {
     }
 }
 
+/// What a look has written anew.
+#[derive(Debug, Default)]
+struct KeptAnew {
+    /// Something was removed or overwritten.
+    was_removed: bool,
+    /// An older journal of the job stood in the journal's place.
+    came_back: bool,
+}
+
+impl KeptAnew {
+    fn warn(&self, folder: &str) {
+        if self.was_removed {
+            tracing::warn!(
+                folder,
+                "the state directory, or a part of it, was removed or overwritten while the job runs; it is written anew"
+            );
+        }
+        if self.came_back {
+            tracing::warn!(
+                folder,
+                "an older journal of this job came to stand in the state directory while the job runs; that of this driver \
+                 is written in its place"
+            );
+        }
+    }
+}
+
+/// Why something cannot be written anew. The text is the error with its causes.
+#[derive(Debug)]
+enum KeepFailure {
+    /// The directory, its lock, or a file that others find there.
+    Directory { found: StateDamage, error: String },
+    /// The journal.
+    Journal { error: String },
+}
+
+impl From<NotRestored> for KeepFailure {
+    fn from(NotRestored { found, failure }: NotRestored) -> Self {
+        Self::Directory { found, error: failure.finding().0 }
+    }
+}
+
+impl From<JournalError> for KeepFailure {
+    fn from(error: JournalError) -> Self {
+        let causes = std::iter::successors(std::error::Error::source(&error), |it| it.source());
+        let error = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+        Self::Journal { error }
+    }
+}
+
+impl KeepFailure {
+    fn warn(&self, folder: &str) {
+        match self {
+            Self::Directory { found: StateDamage::Removed, error } => tracing::warn!(
+                folder,
+                error,
+                "the state directory, or a part of it, was removed, and cannot be written anew: another driver will not \
+                 find this job there"
+            ),
+            Self::Directory { found: StateDamage::Unreadable(reading), error } => tracing::warn!(
+                folder,
+                %reading,
+                error,
+                "the state directory cannot be read, nor written anew: another driver may not find this job there"
+            ),
+            Self::Directory { found: StateDamage::Overwritten, error } => tracing::warn!(
+                folder,
+                error,
+                "what stands in the state directory is not what this driver wrote, and cannot be written anew: another \
+                 driver may not find this job there"
+            ),
+            Self::Journal { error } => tracing::warn!(
+                folder,
+                error,
+                "the journal in the state directory cannot be looked at, or written anew: another driver may not find \
+                 this job there"
+            ),
+        }
+    }
+}
+
 impl StateKeeper {
     /// Begins to look.
     pub(super) fn start(self, lane: OffloadPort) -> RunningKeeper {
@@ -95,39 +175,50 @@ impl StateKeeper {
             // A busy lane is named by the watchdog.
             let Ok(looked) = lane.run("look", move || keeper.look()).await else { continue };
             match &looked {
-                Ok(true) => tracing::warn!(
-                    folder,
-                    "the state directory, or a part of it, was removed or overwritten while the job runs; it is written anew"
-                ),
-                Err(error) if !was_failing => {
-                    tracing::warn!(
-                        folder,
-                        error,
-                        "the state directory was removed, and cannot be written anew: another driver will not find \
-                         this job there"
-                    );
-                }
-                _ => {}
+                Ok(looked) => looked.warn(&folder),
+                Err(failed) if !was_failing => failed.warn(&folder),
+                Err(_) => {}
             }
             was_failing = looked.is_err();
         }
     }
 
-    /// Returns whether something was removed, and is there again.
-    fn look(&self) -> Result<bool, String> {
-        let restored = self.state.restore_if_removed();
-        let mut was_removed = restored.map_err(|failure| failure.to_string())?;
+    /// Writes anew what was removed, and says what that was.
+    fn look(&self) -> Result<KeptAnew, KeepFailure> {
+        let mut looked =
+            KeptAnew { was_removed: self.state.restore_if_removed()?, came_back: false };
         if let Some(journal) = self.journal.as_ref().and_then(Weak::upgrade)
             // Who writes it meanwhile looks, too.
             && let Ok(mut journal) = journal.try_lock()
         {
-            was_removed |= journal.restore_if_removed().map_err(|error| with_cause(&error))?;
+            match journal.restore_if_removed()? {
+                Some(Restored::Removed) => looked.was_removed = true,
+                Some(Restored::CameBack) => looked.came_back = true,
+                None => {}
+            }
         }
         if let Some((registry, entry)) = &self.entry
             && let Err(error) = registry.restore_if_removed(entry)
         {
             tracing::debug!(%error, "the list of jobs cannot be written");
         }
-        Ok(was_removed)
+        Ok(looked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn s_12_an_error_of_the_journal_is_told_with_the_system_s_reason() {
+        let failed = KeepFailure::from(JournalError::Io(io::Error::other("a broken disk")));
+        let KeepFailure::Journal { error } = failed else { panic!("{failed:?}") };
+        assert_eq!(error, "the journal cannot be reached: a broken disk");
+        let failed = KeepFailure::from(JournalError::InUse);
+        let KeepFailure::Journal { error } = failed else { panic!("{failed:?}") };
+        assert_eq!(error, "another driver has the journal open");
     }
 }
