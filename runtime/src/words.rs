@@ -280,6 +280,8 @@ mod tests {
         let writer = HeldWriter { go: hears, written: says };
         let note = |dropped| format!("{dropped} lines dropped\n");
         let words = DroppingWriter::new(lane, Box::new(writer), Box::new(note)).expect("a thread");
+        // The writer is flushed once at the beginning, which counts as a write.
+        assert!(words.flush(Duration::from_secs(10)));
         words.push(&[b"one\n"]);
         while words.trouble().is_none() {
             thread::yield_now();
