@@ -33,6 +33,14 @@ trap 'jobs -p | xargs --no-run-if-empty kill 2>/dev/null || true' EXIT
 say() { printf '\n== %s\n' "$*" >&2; }
 has_python_package() { python3 -c "import $1" 2>/dev/null; }
 
+# Whether these Python packages are there; says which one is not, and that a part is not run.
+has_all() {
+    local package
+    for package in "$@"; do
+        has_python_package "$package" || { say "$package is not installed: not run"; return 1; }
+    done
+}
+
 build() {
     if ! command -v cargo >/dev/null; then
         say "cargo is not here: what is in target/$profile is used"
@@ -108,28 +116,19 @@ killed_with_spares() { ELASTIC_NCCL_SPARES=2 killed; }
 
 # The tests of torch's CUDA tensors.
 torch_tests() {
-    if ! has_python_package torch || ! has_python_package elastic_node || ! has_python_package pytest; then
-        say "torch, pytest and elastic_node are not all installed: not run"
-        return
-    fi
+    has_all torch pytest elastic_node || return 0
     ELASTIC_NODE_BINARY=$node python3 -m pytest -q --tb=short -rs python/tests/test_on_gpu.py
 }
 
 # What a commit of torch's CUDA tensors costs.
 torch_commit() {
-    if ! has_python_package torch || ! has_python_package elastic_node; then
-        say "torch and elastic_node are not both installed: not run"
-        return
-    fi
+    has_all torch elastic_node || return 0
     "$node" run -n 1 -- python3 bench/gpu_commit.py "$BYTES_MAX"
 }
 
 # Steps of DistributedDataParallel over NCCL, by the backend "elastic" and by torch's own.
 ddp_step() {
-    if ! has_python_package torch || ! has_python_package elastic_node; then
-        say "torch and elastic_node are not both installed: not run"
-        return
-    fi
+    has_all torch elastic_node || return 0
     local millions
     for millions in ${MILLIONS:-0.4 10 100}; do
         "$node" run -n "$world" --backend nccl -- python3 bench/peers/ddp_step.py --device cuda --parameters "$millions" \
@@ -155,7 +154,7 @@ if [ "$world" -lt 2 ]; then
     world=2
 fi
 export world port results node examples parameters limit_s
-export -f digits large commit measure killed killed_with_spares torch_tests torch_commit ddp_step say has_python_package
+export -f digits large commit measure killed killed_with_spares torch_tests torch_commit ddp_step say has_python_package has_all
 for part in ${PARTS:-digits large commit measure killed killed_with_spares torch_tests torch_commit ddp_step}; do
     say "$part"
     SECONDS=0

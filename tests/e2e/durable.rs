@@ -51,6 +51,17 @@ fn d_3_a_driver_killed_at_any_moment_costs_nobody_anything() {
     assert!(!job.path("state/journal.redb").exists(), "the job is over");
 }
 
+/// The driver is killed. The next one takes the job over with these workers of hosts a and b, and the job ends well.
+fn ends_well_under_another_driver(mut job: Job, pids: [i32; 2]) {
+    job.kill_driver();
+    job.start_driver_again();
+    assert_eq!(wait_for_takeover(&mut job, 2)["lost"], 0);
+    job.wait_for_steps();
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
 #[test]
 fn s_12_a_state_directory_that_is_removed_is_written_anew_and_a_next_driver_finds_the_job() {
     let mut job = job(&["-n", "2"]);
@@ -61,13 +72,7 @@ fn s_12_a_state_directory_that_is_removed_is_written_anew_and_a_next_driver_find
         assert!(job.path("state").join(name).exists(), "{name}");
     }
     assert!(job.status().is_some(), "the token is found without asking");
-    job.kill_driver();
-    job.start_driver_again();
-    assert_eq!(wait_for_takeover(&mut job, 2)["lost"], 0);
-    job.wait_for_steps();
-    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
-    assert_eq!(job.finish(), 0);
-    job.assert_exact();
+    ends_well_under_another_driver(job, pids);
 }
 
 #[test]
@@ -95,13 +100,7 @@ fn s_12_a_state_directory_that_comes_back_gets_what_the_job_did_meanwhile() {
     assert!(!job.stderr().contains("another driver"), "there is none");
     kill_and_wait(&mut job);
     let pids = [job.pid("a", 0), job.pid("b", 0)];
-    job.kill_driver();
-    job.start_driver_again();
-    assert_eq!(wait_for_takeover(&mut job, 2)["lost"], 0);
-    job.wait_for_steps();
-    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
-    assert_eq!(job.finish(), 0);
-    job.assert_exact();
+    ends_well_under_another_driver(job, pids);
 }
 
 #[test]

@@ -44,7 +44,7 @@ struct Held {
     published: Option<(JoinToken, SocketAddr)>,
 }
 
-/// What a look at the state directory found that is not as it was written.
+/// Damage of a state directory: something in it is not as this driver wrote it.
 #[derive(Debug)]
 pub(crate) enum StateDamage {
     /// It, or a file in it, is not there.
@@ -69,7 +69,7 @@ impl StateDamage {
 /// A state directory that cannot be written anew.
 #[derive(Debug)]
 pub(crate) struct NotRestored {
-    /// What was found there.
+    /// The damage that a look has found.
     pub(crate) found: StateDamage,
     /// Why it stays so.
     pub(crate) failure: CommandFailure,
@@ -287,14 +287,19 @@ mod tests {
         assert!(!path.exists(), "nothing is left behind");
     }
 
+    /// The token of a job.
+    fn token() -> JoinToken {
+        let secrets = JobSecrets::new(JobId(Uuid::nil())).expect("made");
+        let authority = secrets.authority().expect("made");
+        secrets.credentials(&authority, Incarnation(1)).join_token()
+    }
+
     #[test]
     fn s_12_what_was_removed_under_a_driver_is_there_again_until_its_end() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a/b");
         let state = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("made");
-        let secrets = JobSecrets::new(JobId(Uuid::nil())).expect("made");
-        let authority = secrets.authority().expect("made");
-        let token = secrets.credentials(&authority, Incarnation(1)).join_token();
+        let token = token();
         let address = SocketAddr::from(([127, 0, 0, 1], 7070));
         assert!(!state.restore_if_removed().expect("nothing is published yet"));
         state.publish(&token, address).expect("written");
@@ -321,14 +326,13 @@ mod tests {
         assert!(!state.restore_if_removed().expect("the job is over"));
         assert!(!path.join(TOKEN_FILE).exists());
     }
+
     #[test]
     fn s_12_what_cannot_be_read_or_written_anew_is_told_with_the_system_s_reason() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a/b");
         let state = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("made");
-        let secrets = JobSecrets::new(JobId(Uuid::nil())).expect("made");
-        let authority = secrets.authority().expect("made");
-        let token = secrets.credentials(&authority, Incarnation(1)).join_token();
+        let token = token();
         state.publish(&token, SocketAddr::from(([127, 0, 0, 1], 7070))).expect("written");
         // A folder has the token's name: neither is it read, nor is it replaced by a file.
         fs::remove_file(path.join(TOKEN_FILE)).expect("removed");

@@ -3,7 +3,7 @@
 //!
 //! The kernel finds the other end of a connection by its addresses (`socket_table`), with the socket's inode; a process
 //! of a worker's session must have it open. That worker also determines the generation in whose name the client asks.
-//! Who is not dumpable hides its descriptors from other processes of its user: what nobody else has open is theirs.
+//! A process that is not dumpable hides its descriptors from other processes of its user: a socket that nobody else has open is its.
 //! Used by [`store_service`](super::store_service).
 
 use std::cell::{Cell, RefCell};

@@ -8,7 +8,7 @@ use elastic_gpu::Gpu;
 use elastic_gpu::cuda::{CudaEvent, DeviceBuffer, Stream};
 use elastic_gpu::nccl::{Comm, CommEnding, GpuPatience, Maker, Region, UniqueId};
 
-use crate::support::{LONG, communicators, faults, search};
+use crate::support::{LONG, communicators, faults, search, wait_for_communicators};
 
 fn patiently<T>(call: impl FnOnce(&GpuPatience<'_>) -> T) -> T {
     call(&GpuPatience { due: Instant::now() + LONG, stop: &|| None })
@@ -85,11 +85,7 @@ fn all_leave_a_communicator_in_good_order() {
         assert!(comm.peek_error().is_err(), "nothing can be asked of it");
         comm.end(CommEnding::Abort).expect("to end it again does nothing");
     });
-    let due = Instant::now() + LONG;
-    while communicators() > before {
-        assert!(Instant::now() < due, "they are gone");
-        std::thread::yield_now();
-    }
+    wait_for_communicators(before);
 }
 
 #[test]
@@ -109,11 +105,7 @@ fn who_is_left_alone_in_a_finish_aborts() {
         }
         assert!(comm.is_ended());
     });
-    let due = Instant::now() + LONG;
-    while communicators() > before {
-        assert!(Instant::now() < due, "they are gone");
-        std::thread::yield_now();
-    }
+    wait_for_communicators(before);
 }
 
 /// How long the threads of a revoked communicator take, in the tests: longer than an abort may.
@@ -137,11 +129,7 @@ fn a_revoked_communicator_is_shrunk_and_ended_once_nccl_has_settled() {
         comm.end(CommEnding::Abort).expect("it is not left behind");
         assert_eq!(maker.reaper.left_behind(), 0);
     });
-    let due = Instant::now() + LONG;
-    while communicators() > before {
-        assert!(Instant::now() < due, "they are gone");
-        std::thread::yield_now();
-    }
+    wait_for_communicators(before);
 }
 
 #[test]
@@ -153,9 +141,5 @@ fn kernels_are_loaded_ahead_by_a_communicator_of_one_rank() {
     faults.set("call=ncclCommInitRankConfig do=fail:3");
     let refused = gpu.warm_up().expect_err("NCCL refuses").to_string();
     assert!(refused.contains("ncclCommInitRankConfig"), "{refused}");
-    let due = Instant::now() + LONG;
-    while communicators() > before {
-        assert!(Instant::now() < due, "it is gone");
-        std::thread::yield_now();
-    }
+    wait_for_communicators(before);
 }

@@ -1,8 +1,6 @@
 //! A thousand resets leave nothing behind.
 
-use std::time::Instant;
-
-use crate::support::{LONG, Options, World, communicators, faults};
+use crate::support::{Options, World, communicators, faults, wait_for_communicators};
 
 #[derive(Debug)]
 struct Usage {
@@ -63,9 +61,5 @@ fn a_new_communicator_forms_while_the_threads_of_the_old_one_end() {
     world.form();
     assert_eq!(communicators(), before + 2 * RANKS, "the old one is not ended yet");
     world.check();
-    let due = Instant::now() + LONG;
-    while communicators() > before + RANKS {
-        assert!(Instant::now() < due, "the old one is gone");
-        std::thread::yield_now();
-    }
+    wait_for_communicators(before + RANKS);
 }

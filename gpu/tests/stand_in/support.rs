@@ -45,6 +45,15 @@ pub(crate) fn communicators() -> u32 {
     count(b"stand_in_communicators")
 }
 
+/// Waits until no more communicators than these are left.
+pub(crate) fn wait_for_communicators(left: u32) {
+    let due = Instant::now() + LONG;
+    while communicators() > left {
+        assert!(Instant::now() < due, "{} communicators instead of {left}", communicators());
+        std::thread::yield_now();
+    }
+}
+
 /// How many calls of this process have come to a fault.
 pub(crate) fn faults_met() -> u32 {
     count(b"stand_in_faults")

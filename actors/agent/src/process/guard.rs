@@ -48,7 +48,7 @@ done
 [ -z "$1" ] || rmdir "$1"
 case $scratch in
 /*/elastic-node-??????)
-    # Who was killed may be writing into it still.
+    # Killed processes may still be writing into the folder.
     for again in 1 2 3 4 5 6 7 8 9; do
         [ -d "$scratch" ] && [ ! -L "$scratch" ] && [ -O "$scratch" ] || break
         rm -rf -- "$scratch" && break

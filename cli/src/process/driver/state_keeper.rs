@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use elastic_gpu::describe_error;
 use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal, Restored};
 use elastic_runtime::OffloadPort;
 use tokio::task::{JoinHandle, spawn_local};
@@ -64,7 +65,7 @@ impl Drop for RunningKeeper {
     }
 }
 
-/// What a look has written anew.
+/// Files that a look has written anew.
 #[derive(Debug, Default)]
 struct KeptAnew {
     /// Something was removed or overwritten.
@@ -108,9 +109,7 @@ impl From<NotRestored> for KeepFailure {
 
 impl From<JournalError> for KeepFailure {
     fn from(error: JournalError) -> Self {
-        let causes = std::iter::successors(std::error::Error::source(&error), |it| it.source());
-        let error = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        Self::Journal { error }
+        Self::Journal { error: describe_error(&error) }
     }
 }
 

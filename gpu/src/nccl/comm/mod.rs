@@ -278,7 +278,7 @@ impl Comm {
     /// Aborts it, on a thread of its own: NCCL's threads take up to half a second to end.
     pub fn end_beside(self: &Arc<Comm>) {
         let comm = Arc::clone(self);
-        // What comes of it has no reader: it is given up in any case.
+        // The result has no reader: the communicator is given up in any case.
         self.shared.maker.endings.post(move || drop(comm.end(CommEnding::Abort)));
     }
 

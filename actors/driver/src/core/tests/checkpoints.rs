@@ -742,16 +742,10 @@ fn c_1_a_save_that_comes_due_before_a_change_is_undone_follows_it() {
     let mut cluster = cluster(CheckpointEvery::Period(period), ResumeFrom::Auto);
     cluster.pass(period);
     save(&mut cluster);
-    let slow = cluster.worker("a", 0);
-    cluster.deaf.insert(slow.clone());
-    cluster.remove_host("b");
-    cluster.pass(2 * period);
-    assert_eq!(saving(&cluster), None, "training is about to stop");
-    cluster.add_host("b", 1);
-    cluster.deaf.clear();
-    let stamp = cluster.stamp();
-    cluster.say(&slow, WorkerToDriver::Paused { stamp, boundary: 10 });
-    cluster.settle();
+    cluster.remove_host_for_a_moment("b", |cluster| {
+        cluster.pass(2 * period);
+        assert_eq!(saving(cluster), None, "training is about to stop");
+    });
     assert!(cluster.resets.is_empty(), "called off");
     assert!(saving(&cluster).is_some());
 }

@@ -332,6 +332,24 @@ impl Cluster {
         self.settle();
     }
 
+    /// Takes a host of one slot off the list, and puts it back before the job has stopped for it: the worker of slot 0 of host "a" hears of
+    /// nothing meanwhile, and pauses once all is undone.
+    pub(super) fn remove_host_for_a_moment(
+        &mut self,
+        name: &str,
+        meanwhile: impl FnOnce(&mut Self),
+    ) {
+        let slow = self.worker("a", 0);
+        self.deaf.insert(slow.clone());
+        self.remove_host(name);
+        meanwhile(self);
+        self.add_host(name, 1);
+        self.deaf.clear();
+        let stamp = self.stamp();
+        self.say(&slow, WorkerToDriver::Paused { stamp, boundary: 10 });
+        self.settle();
+    }
+
     pub(super) fn list_hosts(&mut self) {
         let snapshot = HostsSnapshot { hosts: self.hosts.clone(), ..HostsSnapshot::default() };
         self.core.handle_hosts(self.now, snapshot);
