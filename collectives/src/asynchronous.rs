@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use crate::abort::AbortHandle;
 use crate::communicator::Communicator;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, FormError};
 use crate::operation::Operation;
+use crate::unformed::{GroupNumbers, UnformedGroup};
 use crate::waited::WaitUnderWay;
 use crate::watch::WatchedGroup;
 
@@ -123,6 +124,36 @@ impl AsyncCommunicator {
         AsyncCommunicator { shared, progress, abort, term, generation, rank, world }
     }
 
+    /// An asynchronous communicator whose group `form` makes on the progress thread, beside the training thread. Its calls and
+    /// launches come after that; if it fails, each of them does. The second value waits for the group.
+    pub fn forming(
+        numbers: GroupNumbers,
+        abort: Option<AbortHandle>,
+        progress: &ProgressThread,
+        watch: Option<WatchedGroup>,
+        form: impl FnOnce() -> Result<Box<dyn Communicator>, FormError> + Send + 'static,
+    ) -> (AsyncCommunicator, FormingGroup) {
+        let unformed = Box::new(UnformedGroup::new(numbers));
+        let named = watch.clone();
+        let communicator = AsyncCommunicator::watched(unformed, abort, progress, watch);
+        let failure = Arc::new(Mutex::new(None));
+        let failure_of_job = Arc::clone(&failure);
+        let formed = communicator.launch_on(move |slot| match form() {
+            Ok(group) => {
+                *slot = match &named {
+                    Some(watch) => watch.naming(group),
+                    None => group,
+                };
+                Ok(())
+            }
+            Err(error) => {
+                *lock(&failure_of_job) = Some(error);
+                Err(UnformedGroup::error())
+            }
+        });
+        (communicator, FormingGroup { formed, failure })
+    }
+
     /// An asynchronous communicator for the sub-group of this colour that the last split of this group has made, on the
     /// same thread and with the same abort word.
     pub fn beside(&self, communicator: Box<dyn Communicator>, colour: u32) -> AsyncCommunicator {
@@ -173,10 +204,22 @@ impl AsyncCommunicator {
         &self,
         operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
     ) -> Launched<T> {
+        let watch = self.shared.watch.clone();
+        self.launch_on(move |communicator| {
+            let _call = WatchedGroup::enter(watch.as_ref());
+            operation(&mut **communicator)
+        })
+    }
+
+    /// Launches `job`, which may replace the communicator.
+    fn launch_on<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Box<dyn Communicator>) -> Result<T, CollectiveError> + Send + 'static,
+    ) -> Launched<T> {
         self.wait_for_launched(LAUNCHED_MAX - 1);
         self.progress.in_flight.fetch_add(1, Ordering::AcqRel);
         let (ticket, launched) = self.ticket();
-        let job: LaunchedJob = Box::new(move || ticket.run(operation));
+        let job: LaunchedJob = Box::new(move || ticket.run(job));
         if self.progress.is_inline {
             job();
             return launched;
@@ -206,7 +249,8 @@ impl AsyncCommunicator {
         }
         let (ticket, launched) = self.ticket();
         let _wait = self.waiting();
-        ticket.run(operation);
+        let _call = WatchedGroup::enter(self.shared.watch.as_ref());
+        ticket.run(|communicator| operation(&mut **communicator));
         launched
     }
 
@@ -265,9 +309,8 @@ struct LaunchTicket<T> {
 }
 
 impl<T> LaunchTicket<T> {
-    fn run(mut self, operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError>) {
-        let _call = WatchedGroup::enter(self.shared.watch.as_ref());
-        self.result = Some(operation(&mut **lock(&self.shared.communicator)));
+    fn run(mut self, job: impl FnOnce(&mut Box<dyn Communicator>) -> Result<T, CollectiveError>) {
+        self.result = Some(job(&mut lock(&self.shared.communicator)));
     }
 }
 
@@ -286,6 +329,27 @@ impl<T> Drop for LaunchTicket<T> {
         drop(slot);
         self.outcome.ready.notify_all();
         self.shared.done.notify_all();
+    }
+}
+
+/// A group that forms on the progress thread.
+#[derive(Debug)]
+pub struct FormingGroup {
+    formed: Launched<()>,
+    failure: Arc<Mutex<Option<FormError>>>,
+}
+
+impl FormingGroup {
+    /// Waits until the group stands. The deadline of the forming, or an abort, ends the wait.
+    ///
+    /// # Errors
+    ///
+    /// Any [`FormError`] of the forming.
+    pub fn wait(self) -> Result<(), FormError> {
+        self.formed.wait().map_err(|error| {
+            let failure = lock(&self.failure).take();
+            failure.unwrap_or_else(|| FormError::from(error))
+        })
     }
 }
 

@@ -43,12 +43,15 @@ mod sub_group;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod unformed;
 mod waited;
 mod watch;
 pub mod wire;
 
 pub use abort::{Abort, AbortHandle};
-pub use asynchronous::{AsyncCommunicator, LAUNCHED_MAX, Launched, ProgressThread};
+pub use asynchronous::{
+    AsyncCommunicator, FormingGroup, LAUNCHED_MAX, Launched, ProgressThread,
+};
 pub use attention::attentive;
 pub use communicator::{Communicator, CommunicatorExt};
 pub use elastic_protocol::DataPlane;
@@ -68,5 +71,6 @@ pub use tcp::{
     DEFAULT_FORM_DEADLINE, DEFAULT_OPERATION_DEADLINE, DEFAULT_PATH_DEADLINE, DEFAULT_STREAMS,
     GroupSpec, TcpCommunicator, TcpFabric,
 };
+pub use unformed::GroupNumbers;
 pub use waited::{WaitReading, WaitUnderWay};
 pub use watch::{OperationWatch, WatchedGroup};

@@ -170,11 +170,15 @@ impl PySession {
         let state = &mut self.state;
         match unlocked(py, || attachment.membership().enter(state)) {
             Ok(Some(worker)) => {
+                // The group may form meanwhile.
+                let applied = self.apply(py);
+                // Where it does not, the first call says so.
+                let _ = unlocked(py, || worker.wait_for_begin());
                 let failure = GenerationFailure::default();
                 let communicator = worker.communicator().clone();
                 let group = Py::new(py, PyGroup::of_all(communicator, failure.clone()))?;
                 self.generation = Some(EnteredGeneration { worker, group, failure });
-                self.apply(py)?;
+                applied?;
                 Ok(Some(self.goes_on.get()))
             }
             Ok(None) => self.finish(py, Ok(())).map(|()| None),

@@ -8,7 +8,7 @@ use elastic_protocol::messages::{
     WorkerToDriver,
 };
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Assignment, Stamp, Time};
+use elastic_protocol::{Assignment, CommitId, Stamp, Time};
 
 use super::{
     BoundaryAnswer, DriverAttachment, Pause, RunExit, StateCore, StateOutput, ThreadState,
@@ -187,9 +187,14 @@ impl StateCore {
             self.report_failure(error);
             return;
         }
-        self.training = ThreadState::Syncing;
         self.sample_at = Some(now + self.deadlines.beat);
         self.command(TrainingCommand::Sync { stamp, plan, source });
+        self.training = ThreadState::Syncing;
+        if plan == SyncPlan::Skip {
+            // The thread holds the commit, and may train already: it takes the command at its first call.
+            self.commit = self.commit.map(|held| CommitId { generation: stamp.generation, ..held });
+            self.trains();
+        }
     }
 
     /// Ends the generation at this worker because of a local failure, and reports it to the driver.

@@ -148,10 +148,15 @@ impl StateCore {
     fn synced(&mut self, now: Time, stamp: Stamp, commit: CommitId) {
         self.commit = Some(commit);
         if stamp == self.stamp && matches!(self.training, ThreadState::Syncing) {
-            self.training = ThreadState::Running { held: None };
             self.sample_at = Some(now + self.deadlines.beat);
-            self.vote(Ballot::Synced);
+            self.trains();
         }
+    }
+
+    /// Notes that this worker holds the generation's commit and trains from it.
+    pub(super) fn trains(&mut self) {
+        self.training = ThreadState::Running { held: None };
+        self.vote(Ballot::Synced);
     }
 
     fn collective_failed(

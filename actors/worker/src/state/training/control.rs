@@ -283,9 +283,12 @@ pub enum ThreadMessage {
     FirstCommit,
 }
 
+/// Hands a message to the actor, from any thread.
+pub(super) type Tell = std::sync::Arc<dyn Fn(ThreadMessage) + Send + Sync>;
+
 /// The training thread's end of the port.
 pub struct TrainingControl {
-    tell: Box<dyn Fn(ThreadMessage)>,
+    tell: Tell,
     commands: mpsc::Receiver<TrainingCommand>,
     shared: std::sync::Arc<ControlShared>,
     why_gone: Box<dyn Fn() -> String>,
@@ -297,19 +300,19 @@ type Check = Box<dyn Fn() -> Result<()>>;
 
 impl TrainingControl {
     /// The most commands that can be under way to the training thread. The core sends a command only to a
-    /// thread that waits, and `GenerationEnd` may follow it.
+    /// thread that waits, or will wait for it ([`super::beginning`]), and `GenerationEnd` may follow it.
     pub const COMMANDS_MAX: usize = 4;
 
     /// The training thread's end over the given channels. `tell` hands a message to the actor and never blocks.
     /// `why_gone` returns the cause of the actor's end, once the channel of its commands is closed.
     pub fn new(
-        tell: impl Fn(ThreadMessage) + 'static,
+        tell: impl Fn(ThreadMessage) + Send + Sync + 'static,
         commands: mpsc::Receiver<TrainingCommand>,
         shared: std::sync::Arc<ControlShared>,
         why_gone: impl Fn() -> String + 'static,
     ) -> Self {
         Self {
-            tell: Box::new(tell),
+            tell: std::sync::Arc::new(tell),
             commands,
             shared,
             why_gone: Box::new(why_gone),
@@ -327,6 +330,11 @@ impl TrainingControl {
 
     pub(super) fn tell(&self, message: ThreadMessage) {
         (self.tell)(message);
+    }
+
+    /// What hands messages to the actor, for another thread that works for this one.
+    pub(super) fn teller(&self) -> Tell {
+        std::sync::Arc::clone(&self.tell)
     }
 
     pub(super) fn event(&self, event: TrainingEvent) {

@@ -27,7 +27,7 @@ pub struct CpuGroups {
 }
 
 /// Given the address at which this process listens: the one to listen at instead, if this host has lost that one.
-pub type NewIp = Box<dyn Fn(IpAddr) -> Option<IpAddr>>;
+pub type NewIp = Box<dyn Fn(IpAddr) -> Option<IpAddr> + Send>;
 
 impl CpuGroups {
     /// Groups over a bound fabric; `abort` ends them. An operation that takes longer than `operation_deadline`

@@ -23,27 +23,16 @@ pub struct Group {
 }
 
 impl Group {
+    /// The group of all ranks, over their communicator.
     pub(super) fn new(
         life: Rc<GenerationLife>,
-        communicator: Box<dyn Communicator>,
+        communicator: AsyncCommunicator,
         progress: &ProgressThread,
         shard_counts: Vec<u32>,
     ) -> Self {
         let watch = life.control().map(|control| control.shared().operations().over_all());
-        let shard_counts = Some(shard_counts);
-        Self { shard_counts, ..Self::watched(life, communicator, progress, watch) }
-    }
-
-    fn watched(
-        life: Rc<GenerationLife>,
-        communicator: Box<dyn Communicator>,
-        progress: &ProgressThread,
-        watch: Option<WatchedGroup>,
-    ) -> Self {
-        let communicator =
-            AsyncCommunicator::watched(communicator, life.abort(), progress, watch.clone());
-        let progress = progress.clone();
-        Self { watch, life, communicator, progress, shard_counts: None }
+        let (shard_counts, progress) = (Some(shard_counts), progress.clone());
+        Self { watch, life, communicator, progress, shard_counts }
     }
 
     /// This worker's number in the group, from 0.
@@ -69,7 +58,10 @@ impl Group {
         let part = |(group, colour): (Box<dyn Communicator>, u32)| {
             let ranks = group.world_size();
             let watch = self.watch.as_ref().map(|watch| watch.over_part(colour, ranks));
-            Self::watched(Rc::clone(&self.life), group, &self.progress, watch)
+            let (life, progress) = (Rc::clone(&self.life), self.progress.clone());
+            let communicator =
+                AsyncCommunicator::watched(group, life.abort(), &progress, watch.clone());
+            Self { watch, life, communicator, progress, shard_counts: None }
         };
         Ok(group.zip(colour).map(part))
     }

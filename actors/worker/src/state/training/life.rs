@@ -1,12 +1,13 @@
 //! `GenerationLife`: whether a generation is alive at this worker, and why it ended. The first cause that is seen
 //! decides. Shared by the worker's groups and by the operations that they have launched.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use elastic_collectives::{AbortHandle, CollectiveError, FormError, PeerLoss};
 use elastic_protocol::Stamp;
 
+use super::beginning::{Beginning, Begun};
 use super::control::TrainingControl;
 use super::error::{Error, Result, causes_from};
 
@@ -94,13 +95,48 @@ pub(super) struct GenerationLife {
     /// `None` in a world of one without a driver.
     control: Option<Rc<TrainingControl>>,
     abort: Option<AbortHandle>,
+    /// What is waited for first, if the thread trains ahead of the generation's begin.
+    beginning: Cell<Option<Beginning>>,
+    /// Whether the driver has given its `Go`, as far as the thread knows.
+    has_begun: Cell<bool>,
     end: RefCell<Option<GenerationEnd>>,
 }
 
 impl GenerationLife {
+    /// A generation that has begun.
     pub(super) fn new(stamp: Stamp, control: Option<(Rc<TrainingControl>, AbortHandle)>) -> Self {
         let (control, abort) = control.unzip();
-        Self { stamp, control, abort, end: RefCell::new(None) }
+        let (beginning, has_begun) = (Cell::new(None), Cell::new(true));
+        Self { stamp, control, abort, beginning, has_begun, end: RefCell::new(None) }
+    }
+
+    /// The same, which begins when `beginning` says so.
+    pub(super) fn with_beginning(self, beginning: Beginning) -> Self {
+        let (beginning, has_begun) = (Cell::new(Some(beginning)), Cell::new(false));
+        Self { beginning, has_begun, ..self }
+    }
+
+    /// Whether the generation has begun here. It may have ended since.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.has_begun.get()
+    }
+
+    /// Waits until the generation has begun, if that was not waited for before.
+    fn begin(&self) -> Result<()> {
+        let (Some(beginning), Some(control)) = (self.beginning.take(), &self.control) else {
+            return Ok(());
+        };
+        match beginning.wait(control) {
+            Ok(Begun::Goes) => {
+                self.has_begun.set(true);
+                Ok(())
+            }
+            Ok(Begun::Ended(end)) => Err(self.ended(end)),
+            Err(error) => {
+                self.ended(GenerationEnd::ActorsGone);
+                Err(error)
+            }
+        }
     }
 
     pub(super) const fn stamp(&self) -> Stamp {
@@ -115,8 +151,9 @@ impl GenerationLife {
         self.abort.clone()
     }
 
-    /// Fails if the generation has ended here; checks the abort word too (G-4).
+    /// Fails if the generation has ended here; checks the abort word too (G-4). Waits until it has begun.
     pub(super) fn alive(&self) -> Result<()> {
+        self.begin()?;
         if let Some(end) = self.end.borrow().as_ref() {
             return Err(self.error(end));
         }
@@ -157,7 +194,11 @@ impl GenerationLife {
             CollectiveError::Aborted { reason, .. } => {
                 self.ended(GenerationEnd::Aborted { reason: reason.to_string() })
             }
-            error => self.ended(failure(&error)),
+            error => {
+                // If the group was not formed, that is the cause.
+                let _ = self.begin();
+                self.ended(failure(&error))
+            }
         }
     }
 

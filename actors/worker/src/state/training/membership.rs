@@ -6,22 +6,26 @@ use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use elastic_checkpoint::CheckpointLoadError;
 use elastic_collectives::{
-    AbortHandle, CollectiveError, Communicator, FormError, ProgressThread, SoloCommunicator,
+    AbortHandle, AsyncCommunicator, CollectiveError, Communicator, FormError, GroupNumbers,
+    ProgressThread, SoloCommunicator,
 };
 use elastic_protocol::messages::{CheckpointSource, MovedBytes, Placement, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{JobOutcome, Stamp};
+use elastic_protocol::{JobOutcome, Stamp, Step};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::beginning::{Beginning, SharedFabric, form_and_tell};
 use super::checkpoint::ResumePorts;
 use super::control::TrainingControl;
 use super::error::{Error, Result};
-use super::life::{Blame, GenerationEnd, chain, failure};
+use super::group::Group;
+use super::life::{GenerationEnd, GenerationLife, chain, failure};
 use super::state::State;
 use super::sync::{SyncError, sync};
 use super::worker::{Worker, WorkerRanks};
@@ -95,7 +99,7 @@ pub struct Membership {
 struct Driven {
     control: Rc<TrainingControl>,
     abort: AbortHandle,
-    fabric: Box<dyn Fabric>,
+    fabric: SharedFabric,
     /// The progress thread; once started, it serves all generations.
     progress: ProgressThread,
 }
@@ -110,10 +114,10 @@ impl Membership {
     pub fn new(
         control: TrainingControl,
         abort: AbortHandle,
-        fabric: impl Fabric + 'static,
+        fabric: impl Fabric + Send + 'static,
     ) -> Self {
         let progress = fabric.progress_thread();
-        let (control, fabric) = (Rc::new(control), Box::new(fabric));
+        let (control, fabric) = (Rc::new(control), Arc::new(Mutex::new(fabric)));
         let driven = Driven { control, abort, fabric, progress };
         Self { driven: Some(driven), ended: TrainingEnd::AtRest { steps_lost: 0 } }
     }
@@ -132,7 +136,7 @@ impl Membership {
         loop {
             if let TrainingEnd::AtRest { steps_lost } = self.ended {
                 let commit = state.commit_id();
-                if let Some(data_address) = driven.fabric.relocate() {
+                if let Some(data_address) = driven.fabric().relocate() {
                     driven.control.event(TrainingEvent::Moved { data_address, commit });
                 }
                 driven.tell_warnings();
@@ -180,6 +184,8 @@ impl Membership {
     /// Notes that the training function panicked. The next [`enter`](Self::enter) resumes the panic.
     pub(super) fn panicked(&mut self, worker: &Worker, panic: Box<dyn Any + Send>) {
         if let Some(driven) = &self.driven {
+            // The command that follows a group that stands is taken first.
+            let _ = worker.end();
             driven.panicked(worker.stamp(), &*panic);
         }
         self.ended = TrainingEnd::Panicked(panic);
@@ -198,17 +204,11 @@ where
         TrainingEnd::Panicked(panic) => resume_unwind(panic),
     }
     state.save_initial()?;
-    let (ledger, group) = (Rc::clone(state.ledger()), Box::new(SoloCommunicator::new()));
-    let worker = Worker::new(
-        WorkerRanks::ALONE,
-        Stamp::default(),
-        group,
-        &ProgressThread::new(),
-        None,
-        ledger,
-        Vec::new(),
-    );
-    Ok(Some(worker))
+    let progress = ProgressThread::new();
+    let life = Rc::new(GenerationLife::new(Stamp::default(), None));
+    let group = AsyncCommunicator::new(Box::new(SoloCommunicator::new()), None, &progress);
+    let group = Group::new(Rc::clone(&life), group, &progress, Vec::new());
+    Ok(Some(Worker::new(WorkerRanks::ALONE, life, group, Rc::clone(state.ledger()))))
 }
 
 fn leave(exit: RunExit, ended: TrainingEnd) -> Result<()> {
@@ -244,7 +244,8 @@ impl Driven {
         T: Serialize + DeserializeOwned,
     {
         let stamp = placement.stamp;
-        if let Some(data_address) = self.fabric.relocate() {
+        let relocated = self.fabric().relocate();
+        if let Some(data_address) = relocated {
             let error =
                 "its host has another address, which the next generation's members are told";
             let ended = self.broken(stamp, (None, None), error.to_owned());
@@ -252,24 +253,19 @@ impl Driven {
             self.control.event(TrainingEvent::Moved { data_address, commit });
             return Ok(Err(ended));
         }
-        let formed = self.fabric.form(placement, self.control.shared().group_deadlines());
-        self.tell_warnings();
-        let mut group = match formed {
-            Ok(group) => group,
-            Err(FormError::Aborted { .. }) => {
-                return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 }));
-            }
-            Err(error) => {
-                let blame = Blame::of_forming(&error);
-                let peers = (blame.rank(placement.rank), blame.told_by());
-                return Ok(Err(self.broken(stamp, peers, chain(&error))));
-            }
-        };
         let Some(place) = WorkerRanks::new(placement) else {
             let error = "the assignment has no place for this rank".to_owned();
             return Ok(Err(self.broken(stamp, (None, None), error)));
         };
-        self.control.event(TrainingEvent::Formed { stamp });
+        if placement.sync == SyncPlan::Skip
+            && let Some(commit) = state.commit_id()
+        {
+            return Ok(self.begin_ahead(state, placement, place, commit.step));
+        }
+        let (deadlines, tell) = (self.control.shared().group_deadlines(), self.control.teller());
+        let Ok(mut group) = form_and_tell(&self.fabric, placement, deadlines, &tell) else {
+            return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 }));
+        };
         let (plan, source) = match self.control.wait()? {
             TrainingCommand::Sync { plan, source, .. } => (plan, source),
             TrainingCommand::End => return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 })),
@@ -280,15 +276,83 @@ impl Driven {
             Ok(goes_on) => goes_on,
             Err(ended) => return Ok(Err(ended)),
         };
-        let control = (Rc::clone(&self.control), self.abort.clone());
-        let ledger = Rc::clone(state.ledger());
-        let counts = placement.shards.counts().to_vec();
-        let worker =
-            Worker::new(place, stamp, group, &self.progress, Some(control), ledger, counts);
+        let watch = self.control.shared().operations().over_all();
+        let abort = Some(self.abort.clone());
+        let group = AsyncCommunicator::watched(group, abort, &self.progress, Some(watch));
+        let life = Rc::new(self.life(stamp));
+        let worker = self.worker(state, placement, place, life, group);
         if goes_on {
             state.call_back(&worker);
         }
         Ok(Ok(worker))
+    }
+
+    /// Lets the training function begin with the commit that all members hold, while the group forms ([`super::beginning`]).
+    fn begin_ahead<T: Serialize + DeserializeOwned>(
+        &self,
+        state: &mut State<T>,
+        placement: &Placement,
+        place: WorkerRanks,
+        step: Step,
+    ) -> Result<Worker, TrainingEnd> {
+        let stamp = placement.stamp;
+        // The driver may order a checkpoint from its `Go` on.
+        self.starts_from(step);
+        let numbers = GroupNumbers {
+            term: stamp.term.0,
+            generation: stamp.generation.0,
+            rank: placement.rank,
+            world_size: place.size,
+            encrypts: placement.encrypts,
+        };
+        let (fabric, of_job) = (Arc::clone(&self.fabric), placement.clone());
+        let (deadlines, tell) = (self.control.shared().group_deadlines(), self.control.teller());
+        let form = move || form_and_tell(&fabric, &of_job, deadlines, &tell);
+        let watch = self.control.shared().operations().over_all();
+        let abort = Some(self.abort.clone());
+        let (group, forming) =
+            AsyncCommunicator::forming(numbers, abort, &self.progress, Some(watch), form);
+        let life = Rc::new(self.life(stamp).with_beginning(Beginning::new(forming)));
+        let worker = self.worker(state, placement, place, life, group);
+        if let Err(error) = state.refresh() {
+            // The command that follows a group that stands is taken first.
+            let _ = worker.end();
+            return Err(self.failed(stamp, error));
+        }
+        state.call_back(&worker);
+        Ok(worker)
+    }
+
+    fn life(&self, stamp: Stamp) -> GenerationLife {
+        GenerationLife::new(stamp, Some((Rc::clone(&self.control), self.abort.clone())))
+    }
+
+    fn worker<T>(
+        &self,
+        state: &State<T>,
+        placement: &Placement,
+        place: WorkerRanks,
+        life: Rc<GenerationLife>,
+        group: AsyncCommunicator,
+    ) -> Worker
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        let counts = placement.shards.counts().to_vec();
+        let group = Group::new(Rc::clone(&life), group, &self.progress, counts);
+        Worker::new(place, life, group, Rc::clone(state.ledger()))
+    }
+
+    fn fabric(&self) -> MutexGuard<'_, dyn Fabric + Send + 'static> {
+        self.fabric.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the step of the commit from which a generation begins.
+    fn starts_from(&self, step: Step) {
+        let shared = self.control.shared();
+        shared.set_step(step);
+        shared.checkpoints().begin_from(step);
+        shared.digests().begin_from(step);
     }
 
     fn sync<T: Serialize + DeserializeOwned>(
@@ -337,9 +401,7 @@ impl Driven {
                 "told to skip the sync without a commit".to_owned(),
             ));
         };
-        self.control.shared().set_step(commit.step);
-        self.control.shared().checkpoints().begin_from(commit.step);
-        self.control.shared().digests().begin_from(commit.step);
+        self.starts_from(commit.step);
         self.control.event(TrainingEvent::Synced { stamp, commit });
         Ok(goes_on)
     }
@@ -351,7 +413,11 @@ impl Driven {
         result: Result<()>,
     ) -> Result<TrainingEnd> {
         let stamp = worker.stamp();
-        match (worker.end(), result) {
+        let end = worker.end();
+        if worker.has_begun() {
+            state.enter_generation(stamp.generation);
+        }
+        match (end, result) {
             (Some(GenerationEnd::ActorsGone), Err(error)) => Err(error),
             (Some(GenerationEnd::ActorsGone), Ok(())) => Err(self.control.gone()),
             (Some(GenerationEnd::Interrupted { committed }), _) => {
@@ -400,8 +466,8 @@ impl Driven {
         TrainingEnd::AtRest { steps_lost }
     }
 
-    fn tell_warnings(&mut self) {
-        for text in self.fabric.take_warnings() {
+    fn tell_warnings(&self) {
+        for text in self.fabric().take_warnings() {
             self.control.event(TrainingEvent::Warned { text });
         }
     }

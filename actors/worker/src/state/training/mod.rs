@@ -3,6 +3,7 @@
 //! passed in, so tests run it with fakes.
 
 mod batches;
+mod beginning;
 pub mod bulk;
 mod checkpoint;
 mod control;

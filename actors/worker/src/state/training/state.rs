@@ -136,6 +136,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// be encoded.
     pub fn commit(&mut self, worker: &Worker) -> Result<()> {
         worker.alive()?;
+        self.enter_generation(worker.stamp().generation);
         let next = Step(self.step().0 + 1);
         let stop = || worker.alive().err().map(|error| error.to_string());
         let uses = CommitUses { save: worker.checkpoint_due(next), digests: worker.digests() };

@@ -6,7 +6,6 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
-use elastic_collectives::{AbortHandle, Communicator, ProgressThread};
 use elastic_protocol::messages::{InvalidReport, Placement, ReportedValues};
 use elastic_protocol::{Stamp, Step};
 
@@ -82,17 +81,13 @@ pub struct Worker {
 impl Worker {
     pub(super) fn new(
         place: WorkerRanks,
-        stamp: Stamp,
-        communicator: Box<dyn Communicator>,
-        progress: &ProgressThread,
-        control: Option<(Rc<TrainingControl>, AbortHandle)>,
+        life: Rc<GenerationLife>,
+        group: Group,
         ledger: Rc<RefCell<SampleLedger>>,
-        shard_counts: Vec<u32>,
     ) -> Self {
-        let life = Rc::new(GenerationLife::new(stamp, control));
         Self {
             place,
-            group: Group::new(Rc::clone(&life), communicator, progress, shard_counts),
+            group,
             life,
             ledger,
             boundary: Cell::new(0),
@@ -235,6 +230,20 @@ impl Worker {
 
     pub(super) fn stamp(&self) -> Stamp {
         self.life.stamp()
+    }
+
+    /// Waits until the generation has begun: all members stand, and the driver knows it. The training function may be entered
+    /// before that, and each call waits for it by itself.
+    ///
+    /// # Errors
+    /// [`Aborted`](super::Error::Aborted) when the generation has ended: return it with `?`.
+    pub fn wait_for_begin(&self) -> Result<()> {
+        self.life.alive()
+    }
+
+    /// Whether the generation has begun here, as far as was waited for it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.life.has_begun()
     }
 
     /// Fails if the generation has ended here.
