@@ -164,6 +164,8 @@ bugs! {
     DeltaToNewcomer = "a newcomer is told the change of a table that it does not have", "driver";
     /// A new generation has the number of the one before (G-2).
     GenerationNumberReused = "a generation's number is used again", "driver";
+    /// The journal does not say that the next generation's number may have been told (D-1).
+    NextNumberNotReserved = "the number that is told next is not in the journal", "driver";
     /// Members are told in the order of a hash map, which differs in each run.
     RandomOrder = "members are told in the order of a hash map", "driver";
     /// Members stay paused after the change that asked for the pause was undone.

@@ -153,6 +153,8 @@ impl DriverCore {
         members.insert(first + before, worker);
     }
 
+    /// Forms the next generation. Its members are told it as soon as the end of the one before is stored: they form, and compute
+    /// their first step, while its own record is being stored. `Go` waits for that record.
     fn form(&mut self, now: Time, members: Vec<WorkerId>) {
         let stamp = Stamp { term: self.term, generation: self.round.next_generation() };
         let table = members
@@ -181,14 +183,17 @@ impl DriverCore {
         let (encrypts, data_plane) = (self.config.encrypt_data, self.config.data_plane);
         let shards = self.deal_for(&members);
         let formation = Formation { stamp, table, sync, step, key, encrypts, data_plane, shards };
+        let end_record = self.round.current().and_then(|ended| ended.end_record);
+        let told_after = end_record.map(|record| record.max(self.outbox.waited_for()));
         self.record(&JournalRecord::GenerationOpened { formation: formation.clone() });
-        let record = self.outbox.waited_for();
+        let record = told_after.unwrap_or_else(|| self.outbox.waited_for());
         let (of_table, budget) = (members.clone(), self.restart_budget());
-        self.output(DriverOutput::OpenGeneration { stamp, members: of_table, budget });
+        let open = DriverOutput::OpenGeneration { stamp, members: of_table, budget };
+        self.outbox.put_at_once(Some(record), open);
         for worker in &members {
             self.roster.join_generation(now, worker);
         }
-        self.tell_formation(&members, &assignment, &formation);
+        self.tell_formation(&members, &assignment, &formation, record);
         let root = match sync {
             SyncPlan::Skip => None,
             SyncPlan::FromRoot { root } => Some(root),
@@ -206,6 +211,7 @@ impl DriverCore {
             assignment,
             formation,
             record,
+            end_record: None,
             alive,
             began_from,
             untold,

@@ -257,7 +257,7 @@ impl DriverCore {
         }
         if let Some(cause) = self.round.reset().map(|reset| reset.cause.clone()) {
             let to = finished.iter().cloned().collect();
-            self.record(&JournalRecord::GenerationEnded { stamp, cause: cause.clone() });
+            self.record_end(stamp, &cause);
             self.tell_all(to, DriverToWorker::Abort { stamp, cause });
         }
         self.enter_gather(now, finished);

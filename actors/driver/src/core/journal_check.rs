@@ -21,10 +21,10 @@ impl DriverCore {
         if here != there {
             return differ(format!("resets, restarts and first size: {there:?}, not {here:?}"));
         }
-        if (round.generation(), round.program_attaches())
+        if (round.told_upto(), round.program_attaches())
             != (known.generation, known.program_attaches)
         {
-            return differ("the last generation, or whether the program attaches".to_owned());
+            return differ("the last number, or whether the program attaches".to_owned());
         }
         if self.checkpoints.last() != image.checkpoint || self.state.loss() != image.loss.as_ref() {
             return differ("the last checkpoint, or the last loss of steps".to_owned());

@@ -4,7 +4,7 @@
 
 use elastic_journal::JournalBatch;
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{CommitId, HostName, Time, WorkerId};
+use elastic_protocol::{CommitId, HostName, ResetCause, Stamp, Time, WorkerId};
 
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
@@ -102,6 +102,12 @@ impl DriverCore {
 
     pub(crate) fn record(&mut self, record: &JournalRecord) {
         self.outbox.record(record);
+    }
+
+    /// Records the end of the generation formed last.
+    pub(crate) fn record_end(&mut self, stamp: Stamp, cause: &ResetCause) {
+        self.record(&JournalRecord::GenerationEnded { stamp, cause: cause.clone() });
+        self.round.note_ended(self.outbox.journaled().map(|(_, last)| last));
     }
 
     pub(crate) fn record_hosts(&mut self) {

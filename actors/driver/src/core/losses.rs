@@ -13,7 +13,6 @@ use super::output::{DriverOutput, EventKind, ResetWay};
 use super::phase::{Gather, RoundPhase};
 use super::table::{Stance, WorkerRecord};
 use super::timers::Timer;
-use crate::journal::JournalRecord;
 
 /// End of a process, as its agent saw it.
 #[derive(Debug)]
@@ -426,7 +425,7 @@ impl DriverCore {
             })
             .cloned()
             .collect();
-        self.record(&JournalRecord::GenerationEnded { stamp, cause: cause.clone() });
+        self.record_end(stamp, &cause);
         self.tell_broken(survivors, stamp, &cause);
         self.open_gather(now, cause, evidence, waiting_for);
     }

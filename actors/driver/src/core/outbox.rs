@@ -120,13 +120,9 @@ impl DriverOutbox {
     pub(crate) fn put_at_once(&mut self, record: Option<u64>, output: DriverOutput) {
         let ledger = self.ledger.as_ref().filter(|_| !self.is_retired);
         let ledger = ledger.filter(|ledger| record.is_some_and(|record| ledger.is_stored(record)));
-        let place = ledger.and_then(|ledger| {
-            self.outputs.iter().position(|(needs, _)| !ledger.is_stored(*needs))
-        });
-        match place {
-            Some(place) => self.outputs.insert(place, (0, output)),
-            None => self.put(output),
-        }
+        let Some(ledger) = ledger else { return self.put(output) };
+        let held = self.outputs.iter().position(|(needs, _)| !ledger.is_stored(*needs));
+        self.outputs.insert(held.unwrap_or(self.outputs.len()), (0, output));
     }
 
     /// Withdraws outputs that must not leave any more.

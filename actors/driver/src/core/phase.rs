@@ -21,8 +21,11 @@ pub(crate) struct FormedGeneration {
     /// The formation with the full table, for a member that asks for it.
     #[serde(with = "crate::recording::readable::formation")]
     pub(crate) formation: Formation,
-    /// Number of the record that opened the generation.
+    /// Number of the record that must be stored before members are told the generation.
     pub(crate) record: u64,
+    /// Number of the record of its end, if it has ended under this driver.
+    #[serde(default)]
+    pub(crate) end_record: Option<u64>,
     /// Members that are not lost.
     pub(crate) alive: BTreeSet<WorkerId>,
     /// The commit that the generation begins from; none if no member held any.

@@ -18,6 +18,12 @@ use crate::journal::Image;
 pub(crate) struct Round {
     /// Number of the last generation.
     generation: GenerationId,
+    /// Highest number that a former driver may have told.
+    #[serde(default)]
+    restored: GenerationId,
+    /// Highest number that members may have been told, as the journal has it.
+    #[serde(default)]
+    told_upto: GenerationId,
     phase: RoundPhase,
     /// Number of the record that the phase's orders wait for.
     #[serde(default)]
@@ -57,6 +63,8 @@ impl Round {
         timetable.set(deadline, Timer::Phase);
         Self {
             generation: GenerationId::default(),
+            restored: GenerationId::default(),
+            told_upto: GenerationId::default(),
             phase: RoundPhase::Gather(Gather {
                 since: now,
                 deadline,
@@ -81,7 +89,9 @@ impl Round {
 
     /// Takes the counts that a former driver has recorded.
     pub(crate) fn restore(&mut self, image: &Image) {
-        self.generation = image.generation;
+        let current = image.current.as_ref().map(|current| current.formation.stamp.generation);
+        self.generation = current.unwrap_or(image.generation);
+        (self.restored, self.told_upto) = (image.generation, image.generation);
         self.resets = if is_planted(Bug::ResetsCountedAnew) { 0 } else { image.resets };
         self.started_with = image.started_with;
         self.program_attaches = image.program_attaches;
@@ -201,8 +211,23 @@ impl Round {
     /// Gives out the number of the next generation (G-2).
     pub(crate) fn next_generation(&mut self) -> GenerationId {
         let reuses = self.generation.0 > 1 && is_planted(Bug::GenerationNumberReused);
-        self.generation = GenerationId(self.generation.0 + u64::from(!reuses));
+        let last = self.generation.max(self.restored);
+        self.generation = if reuses { last } else { last.next() };
+        self.told_upto = self.told_upto.max(self.generation);
         self.generation
+    }
+
+    /// Notes that the journal's record `record` ends the generation formed last: the next one may be told once that is stored.
+    pub(crate) fn note_ended(&mut self, record: Option<u64>) {
+        if let Some(current) = &mut self.current {
+            current.end_record = record;
+            self.told_upto = self.told_upto.max(current.stamp.generation.next());
+        }
+    }
+
+    /// Highest number of a generation that members may have been told.
+    pub(crate) const fn told_upto(&self) -> GenerationId {
+        self.told_upto
     }
 
     /// Takes a generation that was formed just now. The reset under way leads to it.

@@ -19,29 +19,31 @@ impl DriverCore {
     }
 
     /// Sends the same message to all of these workers. It is encoded once.
-    pub(crate) fn tell_all(&mut self, mut to: Vec<WorkerId>, message: DriverToWorker) {
-        to.retain(|worker| self.roster.listens(worker));
-        if !to.is_empty() {
-            self.output(DriverOutput::ToWorkers { to: planted_order(to), message });
+    pub(crate) fn tell_all(&mut self, to: Vec<WorkerId>, message: DriverToWorker) {
+        if let Some(told) = self.to_listening(to, message) {
+            self.output(told);
         }
     }
 
-    /// Tells members that their generation ends. The message of a broken generation depends only on the record that
-    /// opened it. So a blocked member does not wait for later records that a slow or full disk keeps unstored (G-12).
-    pub(crate) fn tell_broken(&mut self, mut to: Vec<WorkerId>, stamp: Stamp, cause: &ResetCause) {
+    /// A message to those of these workers that listen; none if nobody does.
+    fn to_listening(&self, mut to: Vec<WorkerId>, message: DriverToWorker) -> Option<DriverOutput> {
+        to.retain(|worker| self.roster.listens(worker));
+        (!to.is_empty()).then(|| DriverOutput::ToWorkers { to: planted_order(to), message })
+    }
+
+    /// Tells members that their generation ends. The message of a broken generation depends only on the record after which they
+    /// were told it. So a blocked member does not wait for later records that a slow or full disk keeps unstored (G-12).
+    pub(crate) fn tell_broken(&mut self, to: Vec<WorkerId>, stamp: Stamp, cause: &ResetCause) {
         let message = DriverToWorker::Abort { stamp, cause: cause.clone() };
         if cause.is_planned() {
-            return self.tell_all(to, message);
-        }
-        to.retain(|worker| self.roster.listens(worker));
-        if !to.is_empty() {
-            let to = planted_order(to);
-            self.output_at_once(DriverOutput::ToWorkers { to, message });
+            self.tell_all(to, message);
+        } else if let Some(told) = self.to_listening(to, message) {
+            self.output_at_once(told);
         }
     }
 
-    /// Adds an output about the generation formed last that depends only on the record that opened it. It overtakes
-    /// outputs that wait for later records.
+    /// Adds an output about the generation formed last that depends only on the record after which members were told it. It
+    /// overtakes outputs that wait for later records.
     pub(crate) fn output_at_once(&mut self, output: DriverOutput) {
         let record = self.round.current().map(|current| current.record);
         self.outbox.put_at_once(record, output);
@@ -94,7 +96,7 @@ impl DriverCore {
         self.tell(worker, DriverToWorker::Leave { reason: reason.to_owned() });
     }
 
-    /// Tells the members of a new generation their assignment. Members of the one before get the changes, the others
+    /// Tells the members of a new generation their assignment, as soon as `record` is stored. Members of the one before get the changes, the others
     /// the full table.
     ///
     /// Members of the generation before were told its table. If a member did not receive it, or holds another one by
@@ -104,6 +106,7 @@ impl DriverCore {
         members: &[WorkerId],
         next: &Arc<Assignment>,
         formation: &Formation,
+        record: u64,
     ) {
         let base = self.round.current().map(|current| Arc::clone(&current.assignment));
         let base = base.unwrap_or_default();
@@ -121,8 +124,12 @@ impl DriverCore {
                 had_base.contains(worker) || (pays && is_planted(Bug::DeltaToNewcomer))
             });
         let table = FormationTable::Delta(Arc::new(delta));
-        self.tell_all(old, DriverToWorker::Assign(Formation { table, ..formation.clone() }));
-        self.tell_all(new, DriverToWorker::Assign(formation.clone()));
+        let changes = DriverToWorker::Assign(Formation { table, ..formation.clone() });
+        for (to, message) in [(old, changes), (new, DriverToWorker::Assign(formation.clone()))] {
+            if let Some(told) = self.to_listening(to, message) {
+                self.outbox.put_at_once(Some(record), told);
+            }
+        }
     }
 
     /// Sends the full table to a member that holds another table than the driver assumed.

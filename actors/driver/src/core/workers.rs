@@ -214,7 +214,8 @@ impl DriverCore {
         let is_active = self.round.phase().is_generation_active();
         let Some(stance) = self.roster.worker(worker).map(|record| record.stance) else { return };
         let ours = matches!(stance, Stance::Member | Stance::Finished);
-        if ours && Some(stamp) != current {
+        // A former driver may have told a generation of which there is no record; no other is later than the last one.
+        if ours && current.is_none_or(|current| stamp < current) {
             // The message is about an older generation than the worker's current one (G-2).
             return self.drop_message();
         }

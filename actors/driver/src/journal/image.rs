@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use elastic_host_manager::{HostEntry, HostSlots, HostState, KnownHost};
 use elastic_journal::{JournalError, JournalIdentity, JournalSnapshot, LoadedJournal};
 use elastic_protocol::messages::{Formation, FormationTable, JobPhase};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{
     CommitId, GenerationId, HostName, Incarnation, JobId, JobResult, ProgramSpec, ResetCause,
     Stamp, Step, Term, WorkerId,
@@ -32,7 +33,8 @@ pub struct Image {
     pub secrets: JobSecretsBytes,
     /// Number of the driver's last incarnation.
     pub term: Term,
-    /// Number of the last generation.
+    /// Highest number of a generation that members may have been told. Where the last one has ended, the next one's: its
+    /// members are told it before its record is stored.
     pub generation: GenerationId,
     /// Last incarnation number given to a worker.
     pub incarnation: Incarnation,
@@ -416,6 +418,9 @@ impl Image {
                 && matches!(current.progress, GenerationProgress::Stopping { .. })
         });
         let ended = self.progress(stamp, GenerationProgress::Ended { cause: cause.clone() });
+        if !is_planted(Bug::NextNumberNotReserved) {
+            self.generation = self.generation.max(stamp.generation.next());
+        }
         self.resets += u64::from(ended && !was_planned);
         self.restarts += u64::from(ended && cause.is_failure() && !self.program_attaches);
     }
