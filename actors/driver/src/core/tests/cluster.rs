@@ -72,6 +72,8 @@ pub(super) struct Cluster {
     pub(super) abandoned: Vec<(String, bool)>,
     /// World sizes of the generations that ran.
     pub(super) sizes: Vec<u32>,
+    /// Numbers of the generations that were formed, as far as they were stored.
+    pub(super) formed: Vec<u64>,
     pub(super) resets: Vec<ResetCause>,
     /// Losses of committed steps: the committed step, the step at which training went on, all lost steps.
     pub(super) losses: Vec<(u64, u64, u64)>,
@@ -173,6 +175,7 @@ impl Cluster {
             handed_over: false,
             abandoned: Vec::new(),
             sizes: Vec::new(),
+            formed: Vec::new(),
             resets: Vec::new(),
             losses: Vec::new(),
             steps_lost: Vec::new(),
@@ -671,7 +674,10 @@ impl Cluster {
                 EventKind::FirstSteps { hosts, .. } => {
                     self.first_steps.push((self.reported.len(), hosts));
                 }
-                EventKind::GenerationFormed { root, .. } => self.roots.push(root),
+                EventKind::GenerationFormed { root, .. } => {
+                    self.roots.push(root);
+                    self.formed.push(event.generation.0);
+                }
                 EventKind::WorkerOutOfMemory { worker, .. } => self.out_of_memory.push(worker),
                 EventKind::Warning { message } => self.warnings.push(message),
                 EventKind::HostUnreachable(report) => self.unreachable.push(report),

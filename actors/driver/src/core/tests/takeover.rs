@@ -80,6 +80,26 @@ fn d_4_a_journal_that_is_older_than_its_nodes_is_not_acted_on() {
 }
 
 #[test]
+fn d_1_a_generation_that_was_told_and_not_stored_is_ended_and_its_number_is_not_used_again() {
+    let mut cluster = two_by_two(|_| {});
+    let (slow, victim) = (cluster.worker("a", 0), cluster.worker("b", 1));
+    cluster.deaf.insert(slow.clone());
+    cluster.kill(&victim);
+    cluster.disk_hangs = true;
+    cluster.deaf.clear();
+    cluster.arrive(&slow, 1);
+    cluster.settle();
+    let told = cluster.stamp();
+    assert_eq!((told.generation.0, cluster.sizes.as_slice()), (2, [4].as_slice()), "not begun");
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    cluster.pass(LONG);
+    assert!(cluster.abandoned.is_empty(), "{:?}", cluster.abandoned);
+    assert_eq!((cluster.active(), cluster.sizes.last()), (4, Some(&4)));
+    assert_eq!(cluster.formed[..2], [1, 3]);
+}
+
+#[test]
 fn what_ended_while_there_was_no_driver_is_found() {
     let mut cluster = two_by_two(|_| {});
     let victim = cluster.worker("b", 1);
