@@ -10,9 +10,13 @@ use super::job::{LoggedEvent, RecoveryJob, ResetPhases};
 use crate::monotonic::now_ns;
 use crate::process::{kill_9, pause};
 use crate::record::{self, CommitRecord};
+use crate::statistics::median;
 
 /// Steps that all four commit before the next kill.
 const STEPS_BETWEEN: u64 = 20;
+
+/// The fractional parts of its multiples are spread evenly, however many there are.
+const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
 
 /// The cost of one kill, in milliseconds.
 #[derive(Clone, Debug)]
@@ -29,9 +33,9 @@ pub(crate) fn measure(
     number: usize,
 ) -> anyhow::Result<KillSample> {
     let (generation, members) = job.wait("four workers that train together", together)?;
-    // Each rank in turn, and at different moments of a step.
+    // Each rank in turn, and at moments that are spread evenly over a step.
     let victim_rank = u32::try_from(number)? % WORKERS;
-    pause(Duration::from_micros(number as u64 * 700 % 5_000));
+    wait_into_step(job, &members, (number as f64 * GOLDEN_RATIO).fract())?;
     let victim = *members.get(&victim_rank).context("every rank has a worker")?;
     let survivors: Vec<u32> = members.values().copied().filter(|pid| *pid != victim).collect();
     let killed_at = wall_clock();
@@ -84,6 +88,25 @@ pub(crate) fn measure(
             Ok(KillSample { total_ms, phases_ms })
         }
     }
+}
+
+/// Waits until this share of a step is done: what survivors do until its end is part of what is measured, and the files are
+/// looked at in a rhythm of their own.
+fn wait_into_step(
+    job: &RecoveryJob,
+    members: &BTreeMap<u32, u32>,
+    share: f64,
+) -> anyhow::Result<()> {
+    let first = members.values().next().context("there are members")?;
+    let commits: Vec<u64> =
+        record::read(&job.records(), *first).into_iter().map(|record| record.at_ns).collect();
+    let recent = &commits[commits.len().saturating_sub(STEPS_BETWEEN as usize)..];
+    let steps: Vec<f64> = recent.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+    let (step_ns, last_ns) = median(&steps).zip(recent.last()).context("there were steps")?;
+    let done = (now_ns()?.saturating_sub(*last_ns) as f64 / step_ns).fract();
+    let left = if share < done { share + 1.0 - done } else { share - done };
+    pause(Duration::from_nanos((left * step_ns) as u64));
+    Ok(())
 }
 
 /// The newest generation and its members by rank, if it has all four, and they have made a few steps.

@@ -207,7 +207,7 @@ impl World {
         let (stamp, formation) = (formation.stamp, Formation::clone(formation));
         if matches!(current.progress, GenerationProgress::Ended { .. }) || !is_whole {
             // Nobody is in it any more, and the successor will find it in the journal.
-            let checked = self.oracle.formed(JOB, term, stamp, &table, None);
+            let checked = self.oracle.formed(JOB, stamp, &table, None);
             return self.demand(checked);
         }
         let trains = !matches!(current.progress, GenerationProgress::Forming);

@@ -189,9 +189,12 @@ impl World {
     fn check_vote(&self, process: u32, vote: &Vote) -> Result<(), String> {
         let entry = &self.processes[process as usize];
         let program = &entry.program;
+        // A member with nothing to take over may train before its thread has seen the order to go.
+        let skips = program.skips_in == vote.stamp;
+        let is_formed = program.formed_in >= vote.stamp;
         let (is_so, what) = match &vote.ballot {
-            Ballot::Ready => (program.formed_in >= vote.stamp, "READY"),
-            Ballot::Synced => (program.synced_in >= vote.stamp, "SYNCED"),
+            Ballot::Ready => (is_formed, "READY"),
+            Ballot::Synced => (program.synced_in >= vote.stamp || is_formed && skips, "SYNCED"),
             Ballot::Success => (program.returned_in >= vote.stamp, "success"),
             Ballot::Failure { .. } => (program.has_raised(), "failure"),
         };

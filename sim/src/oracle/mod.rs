@@ -131,13 +131,12 @@ impl Oracle {
     pub(crate) fn formed(
         &mut self,
         number: JobNumber,
-        by: Term,
         stamp: Stamp,
         members: &[WorkerId],
         best: Option<u64>,
     ) -> Result<(), String> {
         let job = self.jobs.entry(number).or_default();
-        job.may_form(by, stamp)?;
+        job.may_form(stamp)?;
         if stamp <= job.newest {
             return Err(format!(
                 "G-2: generation {} of term {} after {} of {}",
@@ -161,11 +160,20 @@ impl Oracle {
         let got_on = best.unwrap_or(0) > self.held.unwrap_or(0);
         self.fruitless = if got_on { 1 } else { self.fruitless + 1 };
         self.held = self.held.max(best);
+        self.keep_generation(GenerationRecord::new(number, stamp, members, floor));
+        Ok(())
+    }
+
+    /// Notes a generation that a driver has formed which is not the newest any more.
+    pub(crate) fn forms_in_vain(&mut self, job: JobNumber, stamp: Stamp, members: &[WorkerId]) {
+        self.keep_generation(GenerationRecord::new(job, stamp, members, 0));
+    }
+
+    fn keep_generation(&mut self, generation: GenerationRecord) {
         if self.generations.len() >= GENERATIONS_KEPT {
             self.generations.pop_front();
         }
-        self.generations.push_back(GenerationRecord::new(number, stamp, members, floor));
-        Ok(())
+        self.generations.push_back(generation);
     }
 
     /// The members of a generation that is seen only through messages to its members.

@@ -61,6 +61,22 @@ impl Oracle {
         Err(format!("D-1: the incarnation of {worker} was given out before"))
     }
 
+    /// Checks D-2 for a generation that takes effect: its driver is the newest.
+    pub(crate) fn takes_effect(
+        &self,
+        job: JobNumber,
+        by: Term,
+        stamp: Stamp,
+    ) -> Result<(), String> {
+        match self.jobs.get(&job).map(|job| job.term).filter(|term| by < *term) {
+            None => Ok(()),
+            Some(term) => Err(format!(
+                "D-2: the driver of term {by} begins generation {} under term {term}",
+                stamp.generation
+            )),
+        }
+    }
+
     /// Whether a generation is known already, for example from a former driver.
     pub(crate) fn knows(&self, job: JobNumber, stamp: Stamp) -> bool {
         self.generation(job, stamp).is_some()
@@ -68,14 +84,8 @@ impl Oracle {
 }
 
 impl JobRecord {
-    /// Checks a formed generation: its driver is the newest (D-2), and its number is new (D-1).
-    pub(super) fn may_form(&self, by: Term, stamp: Stamp) -> Result<(), String> {
-        if by < self.term {
-            return Err(format!(
-                "D-2: the driver of term {by} forms generation {} under term {}",
-                stamp.generation, self.term
-            ));
-        }
+    /// Checks a formed generation: its number is new (D-1).
+    pub(super) fn may_form(&self, stamp: Stamp) -> Result<(), String> {
         if stamp.generation <= self.newest.generation && stamp.term > self.newest.term {
             return Err(format!(
                 "D-1: generation {} of term {} has the number of one of term {}",

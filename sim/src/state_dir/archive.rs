@@ -1,17 +1,20 @@
 //! The oracle's copy, in digests, of what the journal has acknowledged over all lives of the driver. It is compared
 //! with what a successor loads (D-4), and with what leaves a driver (D-1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use elastic_driver::journal::JournalRecord;
+use elastic_driver::journal::{Image, JournalRecord};
 use elastic_journal::{JournalBatch, JournalSnapshot, LoadedJournal};
-use elastic_protocol::{GenerationId, Incarnation};
+use elastic_protocol::{GenerationId, Incarnation, Stamp};
 
 use crate::dataset::mix;
 
 /// Number of remembered snapshots: one more than a crash can choose from.
 const SNAPSHOTS_KEPT: usize = 4;
+
+/// Number of remembered generations.
+const OPENED_KEPT: usize = 256;
 
 #[derive(Debug, Default)]
 struct Acknowledged {
@@ -21,9 +24,41 @@ struct Acknowledged {
     records: BTreeMap<u64, u64>,
     /// Digests of snapshots, by the number of their last record.
     snapshots: BTreeMap<u64, u64>,
-    /// The last recorded generation and incarnation.
+    /// The last recorded generations, and the one with which the journal began.
+    opened: BTreeSet<Stamp>,
+    /// The last number that the record of a generation, or of an end, has reserved; the last recorded incarnation.
     generation: GenerationId,
     incarnation: Incarnation,
+}
+
+impl Acknowledged {
+    /// Notes the generation that a record opens, and the number that it reserves.
+    fn note_generation(&mut self, record: &[u8]) {
+        match JournalRecord::decode(record) {
+            Ok(JournalRecord::GenerationOpened { formation }) => {
+                self.generation = self.generation.max(formation.stamp.generation);
+                self.open(formation.stamp);
+            }
+            Ok(JournalRecord::GenerationEnded { stamp, .. }) => {
+                self.generation = self.generation.max(stamp.generation.next());
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes the generation with which a snapshot goes on.
+    fn note_snapshot(&mut self, bytes: &[u8]) {
+        if let Ok(Image { current: Some(current), .. }) = Image::decode(bytes) {
+            self.open(current.formation.stamp);
+        }
+    }
+
+    fn open(&mut self, stamp: Stamp) {
+        self.opened.insert(stamp);
+        if self.opened.len() > OPENED_KEPT {
+            self.opened.pop_first();
+        }
+    }
 }
 
 /// The archive of a journal. Clones share their contents.
@@ -46,6 +81,7 @@ impl Archive {
             archive.last = snapshot.upto;
             archive.snapshots.insert(snapshot.upto, digest(&snapshot.bytes));
             (archive.generation, archive.incarnation) = (generation, incarnation);
+            archive.note_snapshot(&snapshot.bytes);
         });
     }
 
@@ -54,18 +90,13 @@ impl Archive {
         self.with(|archive| {
             for (number, record) in (batch.first..).zip(&batch.records) {
                 archive.records.insert(number, digest(record));
-                match JournalRecord::decode(record) {
-                    Ok(JournalRecord::GenerationOpened { formation }) => {
-                        let generation = formation.stamp.generation;
-                        archive.generation = archive.generation.max(generation);
-                    }
-                    Ok(
-                        JournalRecord::WorkerStarted { worker }
-                        | JournalRecord::ProcessStarted { worker },
-                    ) => {
-                        archive.incarnation = archive.incarnation.max(worker.incarnation);
-                    }
-                    _ => {}
+                archive.note_generation(record);
+                if let Ok(
+                    JournalRecord::WorkerStarted { worker }
+                    | JournalRecord::ProcessStarted { worker },
+                ) = JournalRecord::decode(record)
+                {
+                    archive.incarnation = archive.incarnation.max(worker.incarnation);
                 }
             }
             archive.last = archive.last.max(batch.last());
@@ -97,6 +128,7 @@ impl Archive {
             let mut first = 1;
             if let Some(snapshot) = &loaded.snapshot {
                 first = snapshot.upto + 1;
+                archive.note_snapshot(&snapshot.bytes);
                 if damaged(archive.snapshots.get(&snapshot.upto), &snapshot.bytes) {
                     return Err(format!("D-4: snapshot {} is not what was stored", snapshot.upto));
                 }
@@ -105,14 +137,21 @@ impl Archive {
                 if damaged(archive.records.get(&number), record) {
                     return Err(format!("D-4: record {number} is not what was stored"));
                 }
+                archive.note_generation(record);
             }
             Ok(())
         })
     }
 
-    /// Whether a successor would know of this generation.
+    /// Whether a successor would know that this generation's number may have been told: its own record is stored, or the end
+    /// of the one before.
     pub(crate) fn has_generation(&self, generation: GenerationId) -> bool {
         self.with(|archive| archive.generation >= generation)
+    }
+
+    /// Whether a successor would know of this generation and its members.
+    pub(crate) fn has_opened(&self, stamp: Stamp) -> bool {
+        self.with(|archive| archive.opened.contains(&stamp))
     }
 
     /// Whether a successor would know of this worker's incarnation.

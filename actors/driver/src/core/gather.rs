@@ -183,7 +183,9 @@ impl DriverCore {
         let (encrypts, data_plane) = (self.config.encrypt_data, self.config.data_plane);
         let shards = self.deal_for(&members);
         let formation = Formation { stamp, table, sync, step, key, encrypts, data_plane, shards };
-        let told_after = self.round.current().and_then(|ended| ended.end_record);
+        // Processes that live for one generation begin as they start.
+        let ended = self.round.current().filter(|_| !self.is_by_restart());
+        let told_after = ended.and_then(|ended| ended.end_record);
         self.record(&JournalRecord::GenerationOpened { formation: formation.clone() });
         let record = told_after.unwrap_or_else(|| self.outbox.waited_for());
         let (of_table, budget) = (members.clone(), self.restart_budget());

@@ -172,7 +172,7 @@ impl World {
             EventKind::CheckpointFailed { .. } => self.note_save_failed(),
             EventKind::Stopping { within_ms, .. } => self.note_stopping(within_ms),
             EventKind::StateLost { committed, .. } => {
-                self.driver.loss_is_told = true;
+                self.driver.loss_is_told = self.driver.untold_loss.take().is_none();
                 // A generation may have begun from a commit that not all had taken.
                 if self.oracle.highest_step(self.driver.job).unwrap_or(0) < committed {
                     self.fail_safety(format!(

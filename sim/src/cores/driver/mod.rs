@@ -203,6 +203,8 @@ pub(super) struct DriverLife {
     pub(super) heard_hosts: HostsSnapshot,
     /// Whether the driver has just told that committed steps are lost.
     pub(super) loss_is_told: bool,
+    /// The acknowledged samples that the generation formed last begins without, until that is told.
+    pub(super) untold_loss: Option<u64>,
     /// Workers that this life of it has stopped before their processes existed.
     pub(super) stopped_unstarted: BTreeSet<WorkerId>,
     /// The result that the driver has decided.
@@ -318,6 +320,7 @@ impl DriverLife {
             members: Vec::new(),
             heard_hosts: HostsSnapshot::default(),
             loss_is_told: false,
+            untold_loss: None,
             stopped_unstarted: BTreeSet::new(),
             result,
             last_commit: None,

@@ -154,6 +154,9 @@ impl World {
             let checked = self.oracle.assigned(self.driver.job, self.driver.term, formation, to);
             self.demand(checked);
         }
+        if let DriverToWorker::Go { stamp, .. } = &message {
+            self.check_opened(*stamp);
+        }
         let Some(link) = self.link_of_incarnation(self.driver.job, to.incarnation.0) else {
             return;
         };
@@ -184,7 +187,13 @@ impl World {
             program.saved.as_ref().map(|saved| saved.model.samples)
         };
         let best = processes.iter().filter_map(held).max();
-        let checked = self.oracle.formed(job, self.driver.term, stamp, members, best);
+        let takes_effect = self.oracle.takes_effect(job, self.driver.term, stamp);
+        if self.options.job.is_in_process() && takes_effect.is_err() {
+            // It cannot store the generation, so that nobody is told to go.
+            return self.oracle.forms_in_vain(job, stamp, members);
+        }
+        self.demand(takes_effect);
+        let checked = self.oracle.formed(job, stamp, members, best);
         self.demand(checked);
         if self.options.job.is_in_process() {
             let checked = self.oracle.paced(self.driver.term, self.now);
@@ -201,7 +210,7 @@ impl World {
         if stamp.term == self.driver.term {
             let checked = self.check_commit_kept(best);
             self.demand(checked);
-            let checked = self.check_loss_told(best);
+            let checked = self.check_loss_allowed(best);
             self.demand(checked);
             // No process holds the later commit. The job trains it anew and may reach the same number of samples.
             self.oracle.begin_again_from(job, best);
@@ -237,7 +246,20 @@ impl World {
         self.demand(checked);
     }
 
-    /// Checks D-4 for a generation.
+    /// Checks D-4 for a generation whose members are told to go: a successor knows it, so that it is left alone (D-3).
+    pub(in crate::cores) fn check_opened(&mut self, stamp: Stamp) {
+        if !self.state_dir.archive().has_opened(stamp) {
+            let generation = stamp.generation;
+            self.fail_safety(format!("D-4: generation {generation} begins, and that is not stored"));
+        }
+        if let Some(samples) = self.driver.untold_loss.take() {
+            self.fail_safety(format!(
+                "L-1: training begins again from the start, and the loss of {samples} acknowledged samples is not told"
+            ));
+        }
+    }
+
+    /// Checks D-4 for a generation that members are told: a successor does not use its number again.
     pub(in crate::cores) fn check_recorded_generation(&mut self, stamp: Stamp) {
         if !self.state_dir.archive().has_generation(stamp.generation) {
             let generation = stamp.generation;
@@ -247,10 +269,11 @@ impl World {
         }
     }
 
-    /// Checks L-1 when a generation is formed that begins from nothing although a commit was acknowledged: the loss is
-    /// told, and the job may go on after it. Actors' events come by another way than their generations.
-    fn check_loss_told(&mut self, best: Option<u64>) -> Result<(), String> {
+    /// Checks L-1 when a generation is formed that begins from nothing although a commit was acknowledged: the job may go on
+    /// after it, and the loss is told before members are told to go. Actors' events come by another way than their generations.
+    fn check_loss_allowed(&mut self, best: Option<u64>) -> Result<(), String> {
         let is_told = std::mem::take(&mut self.driver.loss_is_told);
+        self.driver.untold_loss = None;
         let acknowledged = self.oracle.acknowledged(self.driver.job).filter(|samples| *samples > 0);
         let Some(samples) = acknowledged.filter(|_| best.is_none()) else { return Ok(()) };
         if self.driver.cores().is_none() || !self.options.job.is_in_process() {
@@ -263,12 +286,8 @@ impl World {
                  to fail"
             ));
         }
-        if is_told {
-            return Ok(());
-        }
-        Err(format!(
-            "L-1: training begins again from the start, and the loss of {samples} acknowledged samples is not told"
-        ))
+        self.driver.untold_loss = (!is_told).then_some(samples);
+        Ok(())
     }
 
     /// Checks G-5 when a generation is formed. A member holds the commit that every rank of an earlier generation

@@ -138,6 +138,8 @@ pub(super) struct TrainingProgram {
     has_raised: bool,
     /// The last generations in which the thread formed its group, took the commit over, returned, and gave up.
     pub(super) formed_in: Stamp,
+    /// The last generation that has begun without a sync.
+    pub(super) skips_in: Stamp,
     pub(super) synced_in: Stamp,
     pub(super) returned_in: Stamp,
     pub(super) gave_up_in: Stamp,

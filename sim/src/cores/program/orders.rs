@@ -115,6 +115,9 @@ impl World {
         program.stamp = placement.stamp;
         program.generation = placement.stamp;
         program.rank = placement.rank;
+        if placement.sync == SyncPlan::Skip {
+            program.skips_in = placement.stamp;
+        }
         if program.world_size == 0 || !is_planted(Bug::SamplerKeepsWorldSize) {
             program.world_size = placement.assignment.world_size();
         }

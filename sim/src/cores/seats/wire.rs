@@ -71,6 +71,7 @@ impl World {
             && *stamp > self.wiretap.gone
         {
             self.wiretap.gone = *stamp;
+            self.check_opened(*stamp);
             let checked = self.oracle.barrier_opened(self.driver.job, *stamp);
             self.demand(checked);
         }
