@@ -110,6 +110,11 @@ impl Archive {
         })
     }
 
+    /// The number of the last record that was acknowledged.
+    pub(super) fn last(&self) -> u64 {
+        self.with(|archive| archive.last)
+    }
+
     /// Whether a successor would know of this generation.
     pub(crate) fn has_generation(&self, generation: GenerationId) -> bool {
         self.with(|archive| archive.generation >= generation)
