@@ -8,7 +8,8 @@
 //! new file and synced, and the new file replaces the old one.
 //!
 //! A file that was removed by somebody else is still whole for who has it open: its content is written to a new file in
-//! its place. So it is where an older journal of the same job stands there, as when a folder that was away comes back.
+//! its place. So it is where an older journal of the same job stands there, as when a folder that was away comes back. After an
+//! error nobody has it open any more: its bytes are kept as they stood then.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,6 +54,8 @@ pub enum Restored {
 pub struct FileJournal {
     place: Box<dyn DatabasePlace>,
     database: Option<Database>,
+    /// The bytes of the file as they stood after an error, until it is opened anew: it may be removed before that.
+    kept: Option<Vec<u8>>,
     /// Reads whose a journal is; without it no other one is replaced.
     identity_of: Option<IdentityOf>,
     /// What was restored and not told yet.
@@ -83,7 +86,8 @@ impl FileJournal {
     pub fn open_at(place: impl JournalPlace) -> Result<Self, JournalError> {
         let database = Some(unpanicked(|| place.renewed())?);
         let place = Box::new(place);
-        Ok(Self { place, database, identity_of: None, untold: None, is_over: false })
+        let kept = None;
+        Ok(Self { place, database, kept, identity_of: None, untold: None, is_over: false })
     }
 
     /// Lets the journal replace an older one of the same job that comes to stand in its place.
@@ -104,22 +108,26 @@ impl FileJournal {
     }
 
     fn restore(&mut self) -> Result<(), JournalError> {
-        let Some(database) = self.database.as_ref().filter(|_| !self.is_over) else {
-            return Ok(());
+        let content = || match (&self.database, &self.kept) {
+            (Some(database), _) => load(database),
+            (None, Some(bytes)) => read(bytes),
+            (None, None) => Ok(LoadedJournal::default()),
         };
+        let is_known = self.database.is_some() || self.kept.is_some();
+        if self.is_over || !is_known {
+            return Ok(());
+        }
         let (place, identity_of) = (&*self.place, self.identity_of);
         let (restored, why) = match place.occupant()? {
             Occupant::Ours => return Ok(()),
-            Occupant::Nobody => {
-                (unpanicked(|| place.written(&load(database)?))?, Restored::Removed)
-            }
+            Occupant::Nobody => (unpanicked(|| place.written(&content()?))?, Restored::Removed),
             Occupant::Other => {
-                let kept = unpanicked(|| load(database))?;
+                let kept = unpanicked(content)?;
                 (unpanicked(|| place.taken_back(&kept, identity_of))?, Restored::CameBack)
             }
         };
         self.database = Some(restored);
-        self.untold = Some(why);
+        (self.kept, self.untold) = (None, Some(why));
         Ok(())
     }
 
@@ -164,9 +172,18 @@ impl FileJournal {
             Some(database) => database,
             None => unpanicked(|| self.place.renewed())?,
         };
-        let done = unpanicked(|| work(&database))?;
-        self.database = Some(database);
-        Ok(done)
+        match unpanicked(|| work(&database)) {
+            Ok(done) => {
+                (self.database, self.kept) = (Some(database), None);
+                Ok(done)
+            }
+            Err(error) => {
+                // The file is read as it will be at the next opening. Whoever has it open locks it.
+                drop(database);
+                self.kept = self.place.bytes().ok().flatten();
+                Err(error)
+            }
+        }
     }
 }
 
@@ -201,6 +218,9 @@ trait DatabasePlace: Send {
         identity_of: Option<IdentityOf>,
     ) -> Result<Database, JournalError>;
 
+    /// The bytes of the file at this place; none where there is none.
+    fn bytes(&self) -> Result<Option<Vec<u8>>, JournalError>;
+
     /// See [`JournalPlace::occupant`].
     fn occupant(&self) -> Result<Occupant, JournalError>;
 }
@@ -234,6 +254,10 @@ impl<P: JournalPlace> DatabasePlace for P {
             return Err(JournalError::Displaced { place: self.name(), what });
         }
         self.written(kept)
+    }
+
+    fn bytes(&self) -> Result<Option<Vec<u8>>, JournalError> {
+        Ok(self.read()?.map(|(bytes, _hold)| bytes))
     }
 
     fn occupant(&self) -> Result<Occupant, JournalError> {

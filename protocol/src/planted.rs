@@ -199,6 +199,16 @@ bugs! {
     EarlyTimerObeyed = "a timer that comes early is taken for the one that was set", "driver";
     /// The deadline of a phase counts while the phase's orders wait for the journal (G-9).
     LateForHeldOrders = "who has not been told is late", "driver";
+    /// The welcome of a node waits for the journal, as other words do (G-9).
+    WelcomeHeld = "who is back is not welcomed while the disk stores nothing", "driver";
+    /// The end of a job that cannot be stored is not told, however long that lasts (G-9).
+    UnstoredEndNotTold = "an end that cannot be stored is never told", "driver";
+    /// A job that is ended at once waits for a disk that does not answer.
+    UnstoredStopWaits = "a job that is stopped twice waits for a disk that stores nothing", "driver";
+    /// What waits for the journal leaves when the end of a job does not, numbers that are not stored among it (D-4).
+    UnstoredNumbersLeave = "an end that is not stored lets out what begins a generation", "driver";
+    /// A driver tries to write on in the place where another journal stands (D-2).
+    DisplacedGoesOn = "a driver goes on where another journal stands in the place of its own", "driver";
     /// One member is not told the agreed boundary, and trains on (G-9).
     StopNotToldToAll = "one member is not told where to stop", "driver";
     /// A driver that takes over counts resets from zero (D-4).

@@ -94,6 +94,7 @@ const fn draws(bug: Bug) -> u32 {
     match bug {
         Bug::ElasticTimeoutIgnored
         | Bug::LateForHeldOrders
+        | Bug::WelcomeHeld
         | Bug::EarlyTimerObeyed
         | Bug::NothingAcknowledged
         | Bug::PauseNotToldToAll
@@ -106,6 +107,10 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::ProcessNotNamed => 1,
         Bug::RecorderIgnored => 12,
         Bug::OtherReleaseBlamed => 13,
+        Bug::UnstoredEndNotTold
+        | Bug::UnstoredStopWaits
+        | Bug::UnstoredNumbersLeave
+        | Bug::DisplacedGoesOn => 14,
         Bug::TotalLossTolerated => 2,
         Bug::SealedTooEarly
         | Bug::LedgerOfAnotherStep

@@ -38,10 +38,13 @@ impl World {
         self.oracle.mark_healed();
         self.lies.clear();
         self.disturb();
-        if !std::mem::take(&mut self.disk_faults).is_empty() {
+        if !self.disk_faults.is_empty() {
             self.disk_mended_at = self.now;
         }
+        let (faults, driver) = (&mut self.disk_faults, &self.driver);
+        faults.retain(|(fault, _)| driver.has_dead_disk(*fault));
         self.set_disk();
+        self.put_journal_back();
         self.driver.dies_midway = None;
         self.end_former_drivers();
         self.boot_driver(self.driver.life);
@@ -105,7 +108,9 @@ impl World {
         let limit = if is_over { LEAVING_LIMIT_NS } else { 0 } + self.healing_ns();
         if !is_over {
             match self.what_is_wrong() {
-                // The driver ends the job soon, healthy or not.
+                // The driver ends the job soon, healthy or not: `check_end_is_told`.
+                _ if self.driver.dead_disk.is_some() => {}
+                // As above.
                 _ if self.driver.before_stop.until.is_some_and(|until| self.now < until) => {}
                 None if self.lingers() => {}
                 None => {
@@ -252,6 +257,13 @@ impl World {
                         "L-1: the job failed, and was to begin again: {}",
                         result.reason
                     ));
+                }
+                // So it is where some members had committed one step more, and are gone.
+                let of_job = self.processes.iter().filter(|it| it.job == self.driver.job);
+                let held = of_job.filter(|it| it.is_alive).filter_map(|it| it.program.saved);
+                let held = held.map(|saved| saved.model.step).max();
+                if self.oracle.highest_step(self.driver.job) > held {
+                    return Ok(());
                 }
                 self.check_commit_kept(None)
             }

@@ -32,6 +32,7 @@ mod state;
 mod stops;
 mod stragglers;
 mod truth;
+mod welcomes;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};

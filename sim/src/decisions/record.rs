@@ -128,6 +128,8 @@ impl RecordedRun {
             "cores" => (SimulationMode::Cores, JobKind::InProcess),
             "restart" => (SimulationMode::Cores, JobKind::Restart),
             "actors" => (SimulationMode::Actors, JobKind::InProcess),
+            "training" => (SimulationMode::Training, JobKind::InProcess),
+            "store" => (SimulationMode::Store, JobKind::InProcess),
             _ => return None,
         };
         let (hosts, slots) = size.split_once('x')?;

@@ -23,7 +23,7 @@ pub(crate) fn stamp(stamp: Stamp) -> String {
     format!("{}.{}", stamp.term, stamp.generation)
 }
 
-fn or_none<T: Display>(value: Option<T>) -> String {
+pub(super) fn or_none<T: Display>(value: Option<T>) -> String {
     value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
 

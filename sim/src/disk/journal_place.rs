@@ -1,5 +1,7 @@
 //! The driver's journal on a simulated disk: a file, and the draft that replaces it.
 
+use std::cell::Cell;
+
 use elastic_journal::{JournalBytes, JournalError, JournalPlace, Occupant};
 
 use super::{Disk, DiskFile};
@@ -9,12 +11,14 @@ use super::{Disk, DiskFile};
 pub struct DiskJournalPlace {
     disk: Disk,
     name: &'static str,
+    /// The number of the file that was installed last.
+    installed: Cell<Option<usize>>,
 }
 
 impl DiskJournalPlace {
     /// The place of this name.
     pub const fn new(disk: Disk, name: &'static str) -> Self {
-        Self { disk, name }
+        Self { disk, name, installed: Cell::new(None) }
     }
 
     fn draft_name(&self) -> String {
@@ -48,12 +52,18 @@ impl JournalPlace for DiskJournalPlace {
         let draft = self.draft_name();
         self.disk.open(&draft)?.sync()?;
         self.disk.rename(&draft, self.name)?;
-        Ok(self.disk.sync_directory()?)
+        self.disk.sync_directory()?;
+        // Last: who gets an error does not use the new file.
+        self.installed.set(self.disk.file(self.name));
+        Ok(())
     }
 
     fn occupant(&self) -> Result<Occupant, JournalError> {
-        // Nothing else writes on this disk.
-        Ok(if self.disk.exists(self.name) { Occupant::Ours } else { Occupant::Nobody })
+        Ok(match self.disk.file(self.name) {
+            None => Occupant::Nobody,
+            found if found == self.installed.get() => Occupant::Ours,
+            Some(_) => Occupant::Other,
+        })
     }
 
     fn name(&self) -> String {

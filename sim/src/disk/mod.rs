@@ -179,6 +179,50 @@ impl Disk {
         }
     }
 
+    /// The number of the file that has this name after a loss of power.
+    pub fn safe_file(&self, name: &str) -> Option<usize> {
+        self.state().safe_names.get(name).copied()
+    }
+
+    /// The number of the file that has this name.
+    pub fn file(&self, name: &str) -> Option<usize> {
+        self.state().names.get(name).copied()
+    }
+
+    /// Somebody else gives a file another name, whatever the condition. False if there is none.
+    pub fn move_by_hand(&self, from: &str, to: &str) -> bool {
+        self.by_hand(|state| {
+            let Some(file) = state.names.remove(from) else { return false };
+            state.names.insert(to.to_owned(), file);
+            true
+        })
+    }
+
+    /// Somebody else writes a file, whatever the condition.
+    pub fn write_by_hand(&self, name: &str, bytes: &[u8]) {
+        self.by_hand(|state| {
+            let mut contents = Contents::default();
+            contents.write(0, bytes);
+            contents.sync();
+            state.names.insert(name.to_owned(), state.files.len());
+            state.files.push(contents);
+        });
+    }
+
+    /// Somebody else removes a name, whatever the condition.
+    pub fn remove_by_hand(&self, name: &str) {
+        let _number = self.by_hand(|state| state.names.remove(name));
+    }
+
+    /// Changes names, which are safe at once.
+    fn by_hand<T>(&self, change: impl FnOnce(&mut DiskState) -> T) -> T {
+        let mut state = self.state();
+        let changed = change(&mut state);
+        state.renamings.clear();
+        state.safe_names = state.names.clone();
+        changed
+    }
+
     /// Sets the condition from now on.
     pub fn set_condition(&self, condition: Condition) {
         self.state().condition = condition;

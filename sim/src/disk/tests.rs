@@ -274,3 +274,29 @@ fn a_seed_is_a_fate() {
     assert!(fates.len() > 5);
     assert_eq!(fate(3), fate(3));
 }
+
+/// Found by the simulation (actors, seed 915064): the driver gave its job up, with a journal that was said to be damaged.
+#[test]
+fn s_12_a_journal_that_is_removed_after_an_error_is_written_anew() {
+    let one = |number: u64| JournalBatch {
+        first: number,
+        records: vec![vec![number as u8; 3_000]],
+        snapshot: None,
+    };
+    for condition in [Condition::FailsSyncs, Condition::Full, Condition::ReadOnly] {
+        let disk = disk(1);
+        let place = DiskJournalPlace::new(disk.clone(), "journal");
+        let mut journal = FileJournal::open_at(place).expect("the disk is sound");
+        (1..=9).for_each(|number| journal.append(&one(number)).expect("it is sound"));
+        disk.set_condition(condition);
+        let failed = (10..200).map(|number| journal.append(&one(number))).find(Result::is_err);
+        assert!(matches!(failed, Some(Err(error)) if error.may_pass()), "{condition:?}");
+        disk.set_condition(Condition::Sound);
+        disk.remove_by_hand("journal");
+        let again = (10..200).map(|number| journal.append(&one(number))).find(Result::is_ok);
+        assert!(matches!(again, Some(Ok(()))), "{condition:?}");
+        let loaded = journal.load().expect("it is whole");
+        let known: Vec<Vec<u8>> = (1..=9).map(|number| vec![number; 3_000]).collect();
+        assert_eq!(loaded.records[..9], known, "{condition:?}");
+    }
+}

@@ -186,7 +186,9 @@ fn keep_bounds(plan: &mut Vec<PlannedFault>) {
             flips += 1;
             flips <= FLIPS_MAX
         }
-        SimulatedFault::KillDriver | SimulatedFault::Interrupt => {
+        SimulatedFault::KillDriver
+        | SimulatedFault::Interrupt
+        | SimulatedFault::StopOnDeadDisk { .. } => {
             ends += 1;
             ends == 1
         }

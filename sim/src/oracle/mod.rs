@@ -245,7 +245,8 @@ impl Oracle {
                 seen.generation, now.generation
             ));
         }
-        let is_known = self.jobs.get(&job).is_some_and(|job| now <= job.newest);
+        let is_known = self.jobs.get(&job).is_some_and(|job| now <= job.newest)
+            || self.generation(job, now).is_some();
         if !is_known && now != Stamp::default() {
             return Err(format!("G-2: generation {} was never formed", now.generation));
         }

@@ -5,7 +5,10 @@ use elastic_runtime::random::stream;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{CutDirection, DiscoveryFault, DiskFault, FaultMoment, PlannedFault, SimulatedFault};
+use super::{
+    CutDirection, DiscoveryFault, DiskFault, FaultMoment, JournalIntruder, PlannedFault,
+    SimulatedFault,
+};
 use crate::options::RunOptions;
 
 /// Number of kinds of fault that swarm testing switches.
@@ -108,6 +111,10 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
     if options.draws >= 13 {
         other_releases(options, hosts, &mut plan);
     }
+    if options.draws >= 14 {
+        displaced_journals(options, &mut plan);
+        dead_disks(options, &mut plan);
+    }
     plan
 }
 
@@ -138,6 +145,27 @@ fn other_releases(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>
         // From a second, within which nothing may start, to well above the longest back-off.
         let for_us = (1_000_000.0 * 10_f64.powf(random.random_range(0.0..2.0))) as u64;
         SimulatedFault::OtherRelease { host, for_us }
+    });
+}
+
+/// Journals that are taken away while their driver runs, in some seeds.
+fn displaced_journals(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
+    in_some_seeds(options, ("displaced journals", 0.15, 3), plan, |random| {
+        let intruders =
+            [JournalIntruder::Nothing, JournalIntruder::Older, JournalIntruder::AnotherJob];
+        let by = intruders[random.random_range(0..intruders.len())];
+        // From a moment, within which nothing may be written, to well above all that a driver waits for.
+        let for_us = (10_000.0 * 10_f64.powf(random.random_range(0.0..3.5))) as u64;
+        SimulatedFault::DisplaceJournal { by, for_us }
+    });
+}
+
+/// Jobs that are ended on a disk that stores nothing any more, in a few seeds.
+fn dead_disks(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
+    in_some_seeds(options, ("dead disks", 0.05, 1), plan, |random| {
+        let again_us = (10_000.0 * 10_f64.powf(random.random_range(0.0..3.0))) as u64;
+        let again_us = random.random_bool(0.5).then_some(again_us);
+        SimulatedFault::StopOnDeadDisk { hangs: random.random_bool(0.5), again_us }
     });
 }
 

@@ -100,6 +100,20 @@ pub(crate) enum DiskFault {
     ReadOnly,
     /// Syncs fail, though the data may have been written.
     FailsSyncs,
+    /// A sync does not come back.
+    Hangs,
+}
+
+/// What stands where a driver's journal stood.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum JournalIntruder {
+    /// Nothing: the state directory is away.
+    Nothing,
+    /// The journal of this job as the driver found it at its start.
+    Older,
+    /// The journal of another job.
+    AnotherJob,
 }
 
 /// A fault. Times are microseconds of the world. Hosts and slots are counted modulo the existing ones.
@@ -190,6 +204,11 @@ pub(crate) enum SimulatedFault {
     LoseDriver { for_us: u64 },
     /// A fault of the disk of the driver's machine.
     Disk { fault: DiskFault, for_us: u64 },
+    /// Somebody takes the driver's journal away while it runs, and perhaps puts another in its place. The operator puts the
+    /// newest one back, where the driver has not done so, in the end or when another driver is to start.
+    DisplaceJournal { by: JournalIntruder, for_us: u64 },
+    /// SIGTERM to a driver whose disk stores nothing any more, and perhaps a second one.
+    StopOnDeadDisk { hangs: bool, again_us: Option<u64> },
     /// The driver stands still and another is started in its place. Later the first goes on, so that there are two.
     ReplaceDriver { for_us: u64 },
     /// The driver's process is killed, for good.
@@ -209,6 +228,7 @@ impl SimulatedFault {
                 | Self::ReplaceDriver { .. }
                 | Self::StopDriver { .. }
                 | Self::Disk { .. }
+                | Self::DisplaceJournal { .. }
                 | Self::ForgedRefusals { .. }
                 | Self::HangLane { .. }
         )

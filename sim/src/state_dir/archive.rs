@@ -143,6 +143,11 @@ impl Archive {
         })
     }
 
+    /// The number of the last record that was acknowledged.
+    pub(super) fn last(&self) -> u64 {
+        self.with(|archive| archive.last)
+    }
+
     /// Whether a successor would know that this generation's number may have been told: its own record is stored, or the end
     /// of the one before.
     pub(crate) fn has_generation(&self, generation: GenerationId) -> bool {

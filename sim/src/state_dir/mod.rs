@@ -5,18 +5,23 @@
 //! drivers. In mode *cores* the journal is in memory. In mode *actors* it is the product's, on a simulated disk.
 
 mod archive;
+mod displaced;
 mod memory;
 
+use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use elastic_driver::journal::Image;
 use elastic_journal::{
-    FileJournal, Journal, JournalBatch, JournalError, JournalSnapshot, LoadedJournal,
+    FileJournal, Journal, JournalBatch, JournalError, JournalPlace as _, JournalSnapshot,
+    LoadedJournal,
 };
 use elastic_protocol::{GenerationId, Incarnation};
 use elastic_runtime::random::stream;
 
 pub(crate) use self::archive::Archive;
+use self::displaced::Displacement;
 use self::memory::MemoryJournal;
 use crate::disk::{Condition, Disk, DiskJournalPlace};
 
@@ -41,6 +46,14 @@ pub(crate) struct SimulatedStateDir {
     /// The handle that wrote last. Earlier handles cannot write.
     holder: Arc<AtomicU64>,
     archive: Archive,
+    /// The journal's bytes as the newest driver found them.
+    former: RefCell<Option<Vec<u8>>>,
+    /// What stands in the journal's place, if somebody has taken it away.
+    displaced: Option<Displacement>,
+    /// Whether the journal of another job stands there.
+    is_anothers: Arc<AtomicBool>,
+    /// Whether the newest driver was told so.
+    told: Arc<AtomicBool>,
 }
 
 impl SimulatedStateDir {
@@ -59,6 +72,10 @@ impl SimulatedStateDir {
             opened: AtomicU64::new(0),
             holder: Arc::default(),
             archive: Archive::default(),
+            former: RefCell::default(),
+            displaced: None,
+            is_anothers: Arc::default(),
+            told: Arc::default(),
         }
     }
 
@@ -72,11 +89,17 @@ impl SimulatedStateDir {
             Store::Memory(journal) => Box::new(journal.clone()),
             Store::Disk(disk) => {
                 disk.detach();
-                Box::new(FileJournal::open_at(DiskJournalPlace::new(disk.clone(), FILE))?)
+                let place = DiskJournalPlace::new(disk.clone(), FILE);
+                let found = place.read()?.map(|(bytes, ())| bytes);
+                let journal = FileJournal::open_at(place)?.identified_by(Image::identity_of);
+                *self.former.borrow_mut() = found;
+                Box::new(journal)
             }
         };
+        self.told.store(false, Ordering::Relaxed);
         let (holder, archive) = (Arc::clone(&self.holder), self.archive.clone());
-        Ok(SimulatedJournal { journal, number, holder, archive, wrong: None })
+        let (is_anothers, told) = (Arc::clone(&self.is_anothers), Arc::clone(&self.told));
+        Ok(SimulatedJournal { journal, number, holder, archive, wrong: None, is_anothers, told })
     }
 
     /// Begins with the journal of a recorded job, up to its last generation and incarnation. Only a journal in memory does.
@@ -109,6 +132,9 @@ impl SimulatedStateDir {
     /// Loses the state directory. The next driver begins another job.
     pub(crate) fn lose(&mut self) {
         self.losses += 1;
+        self.displaced = None;
+        self.is_anothers.store(false, Ordering::Relaxed);
+        *self.former.borrow_mut() = None;
         self.holder.store(u64::MAX, Ordering::Relaxed);
         self.holder = Arc::default();
         self.archive = Archive::default();
@@ -133,6 +159,10 @@ pub(crate) struct SimulatedJournal {
     archive: Archive,
     /// The error in the loaded journal, if any.
     wrong: Option<String>,
+    /// Whether the journal of another job stands in its place, where the store is in memory.
+    is_anothers: Arc<AtomicBool>,
+    /// Whether the newest driver was told so.
+    told: Arc<AtomicBool>,
 }
 
 impl SimulatedJournal {
@@ -153,7 +183,14 @@ impl Journal for SimulatedJournal {
         if self.holder.load(Ordering::Relaxed) > self.number {
             return Err(JournalError::Fenced("simulated: a later driver has it".to_owned()));
         }
-        self.journal.append(batch)?;
+        let appended = match self.is_anothers.load(Ordering::Relaxed) {
+            true => Err(displaced::in_memory()),
+            false => self.journal.append(batch),
+        };
+        if let Err(JournalError::Displaced { .. }) = appended {
+            self.told.store(true, Ordering::Relaxed);
+        }
+        appended?;
         self.holder.store(self.number, Ordering::Relaxed);
         self.archive.acknowledged(batch);
         Ok(())

@@ -11,6 +11,7 @@ use elastic_store::relay::core::RelayOutput;
 
 use super::client::StoreClient;
 use super::world::StoreWorld;
+use crate::decisions::store as words;
 use crate::trace::TraceKind;
 
 impl StoreWorld {
@@ -56,6 +57,7 @@ impl StoreWorld {
             let Some(host) = self.agents.iter().position(|agent| agent.node == node) else {
                 return self.violated(format!("the store answers {node}, which is not known"));
             };
+            self.decide(host, || words::from_store(&message));
             let wrong = match &message {
                 FromStore::Done { client, answer } => {
                     if answer.len() > SHORT_ANSWER_BYTES {
@@ -146,6 +148,7 @@ impl StoreWorld {
     /// Takes a relay's outputs.
     pub(super) fn hear_relay(&mut self, host: usize) {
         while let Some(output) = self.agents[host].relay.poll_output() {
+            self.decide(host, || words::relay(&output));
             match output {
                 RelayOutput::Write { client, bytes } => {
                     let Some(it) = self.agents[host].clients.get_mut(&client) else { continue };

@@ -18,6 +18,7 @@ use super::client::{ClientFault, StoreClient};
 use super::faults::{self, PlannedStoreFault};
 use super::model::StoreModel;
 use super::script;
+use crate::decisions::store as words;
 use crate::options::RunOptions;
 use crate::report::{RunFailure, RunReport, RunVerdict};
 use crate::trace::{Recording, RunTrace, TraceKind, TracePlace};
@@ -149,6 +150,11 @@ impl StoreWorld {
     pub(super) fn record(&mut self, kind: TraceKind, host: usize, numbers: (u64, u64)) {
         let place = TracePlace::agent(host as u32);
         self.trace.record(self.now, kind, place, numbers, String::new);
+    }
+
+    /// Notes what a node decides.
+    pub(super) fn decide(&mut self, host: usize, words: impl FnOnce() -> String) {
+        self.trace.decisions.note(self.now, TracePlace::agent(host as u32), words);
     }
 
     /// Runs to the end.
@@ -353,6 +359,7 @@ impl StoreWorld {
     fn fetch(&mut self, host: usize) {
         let Some(message) = self.agents[host].relay.poll_message() else { return };
         self.check_passed_on(host, &message);
+        self.decide(host, || words::to_store(&message));
         self.agents[host].up.push_back(message);
         self.record(TraceKind::Send, host, (0, 0));
     }
@@ -509,7 +516,7 @@ impl StoreWorld {
             plan,
             result: self.is_done.then(|| "all is answered".to_owned()),
             failure: self.failure.take(),
-            decisions: Vec::new(),
+            decisions: self.trace.decisions.take(),
             recordings: Vec::new(),
             last_events: self.trace.columns(),
         }

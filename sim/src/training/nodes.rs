@@ -59,6 +59,8 @@ pub(super) struct TrainingNode {
     /// Whether a command has come since the thread waits for one.
     has_command: bool,
     pub(super) exit: Option<TrainingCommand>,
+    /// Commands since the last event of the run.
+    pub(super) commanded: Vec<TrainingCommand>,
     pub(super) from_driver: VecDeque<DriverToWorker>,
     pub(super) to_driver: VecDeque<NodeWord>,
 }
@@ -146,6 +148,7 @@ impl TrainingNode {
             commands: Some(commands),
             has_command: false,
             exit: None,
+            commanded: Vec::new(),
             from_driver: VecDeque::new(),
             to_driver: VecDeque::new(),
         }
@@ -233,6 +236,7 @@ impl TrainingNode {
         if let TrainingCommand::Exit(_) = command {
             self.exit = Some(command.clone());
         }
+        self.commanded.push(command.clone());
         if let Some(commands) = &self.commands
             && let Err(error) = commands.try_send(command)
         {

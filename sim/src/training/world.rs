@@ -16,12 +16,14 @@ use super::driver::{ScriptPhase, ScriptedDriver};
 use super::exchange::{GroupExchange, NodeNumber};
 use super::faults::{self, PlannedStrike};
 use super::job::{DataAccess, TrainingJob};
-use super::nodes::{NodeSurroundings, TrainingNode, train_alone};
+use super::nodes::{NodeSurroundings, NodeWord, TrainingNode, train_alone};
 use super::program::{FAILS, PANICS};
 use super::seat::lock;
 use super::store;
 use super::turnstile::{SimulatedThreadEnd, ThreadHalt, Turnstile};
 use super::witness::{GenerationBegin, Witness};
+use crate::dataset::mix;
+use crate::decisions::{thread, words};
 use crate::options::RunOptions;
 use crate::report::{RunFailure, RunReport, RunVerdict};
 use crate::trace::{Recording, RunTrace, TraceKind, TracePlace};
@@ -181,6 +183,22 @@ impl TrainingWorld {
     fn record(&mut self, kind: TraceKind, node: NodeNumber, numbers: (u64, u64)) {
         let place = TracePlace { host: node, slot: 0 };
         self.trace.record(self.now, kind, place, numbers, String::new);
+        self.note_commands();
+    }
+
+    /// Notes what a process decides.
+    fn decide(&mut self, node: NodeNumber, words: impl FnOnce() -> String) {
+        self.trace.decisions.note(self.now, TracePlace { host: node, slot: 0 }, words);
+    }
+
+    /// Notes what the States have commanded their threads since the last event.
+    fn note_commands(&mut self) {
+        for (number, node) in &mut self.nodes {
+            for command in node.commanded.drain(..) {
+                let place = TracePlace { host: *number, slot: 0 };
+                self.trace.decisions.note(self.now, place, || words::training(&command));
+            }
+        }
     }
 
     /// Runs to the end.
@@ -284,8 +302,11 @@ impl TrainingWorld {
             NextStep::Thread(number) => self.run_thread(number),
             NextStep::FromThread(number) => {
                 let Some(node) = self.nodes.get_mut(&number) else { return };
-                let _message = node.hear_thread(now);
+                let message = node.hear_thread(now);
                 node.carry_out(now);
+                if let Some(message) = message {
+                    self.decide(number, || thread::message(&message));
+                }
                 self.record(TraceKind::Thread, number, (1, 0));
             }
             NextStep::FromDriver(number) => {
@@ -300,6 +321,10 @@ impl TrainingWorld {
                 let word = self.nodes.get_mut(&number).and_then(|node| node.to_driver.pop_front());
                 self.record(TraceKind::Deliver, number, (1, 0));
                 if let Some(word) = word {
+                    self.decide(number, || match &word {
+                        NodeWord::Driver(message) => words::from_worker(message),
+                        NodeWord::Vote(vote) => words::vote(vote),
+                    });
                     self.driver_hears(number, word);
                 }
             }
@@ -330,7 +355,9 @@ impl TrainingWorld {
         if cut.is_some() {
             self.around.files.lose_power();
         }
-        self.record(TraceKind::Journal, number, (self.around.files.operations(), 0));
+        let operations = self.around.files.operations();
+        self.record(TraceKind::Journal, number, (operations, 0));
+        self.decide(number, || format!("{operations} operations on files so far"));
     }
 
     fn run_thread(&mut self, number: NodeNumber) {
@@ -346,6 +373,15 @@ impl TrainingWorld {
         let commits = self.witness().commits_made;
         let offered = self.lock_exchange().offered;
         self.record(TraceKind::Thread, number, (batches << 32 | commits, offered));
+        self.decide(number, || {
+            let halt = match &halt {
+                ThreadHalt::Between => "goes on",
+                ThreadHalt::Command => "waits for a command",
+                ThreadHalt::Group => "waits for its group",
+                ThreadHalt::Ended(_) => "has ended",
+            };
+            format!("{halt}: {batches} batches, {commits} commits, {offered} operations so far")
+        });
         if let ThreadHalt::Ended(end) = halt {
             self.check_end(number, &end);
             self.end_node(number);
@@ -408,8 +444,29 @@ impl TrainingWorld {
         }
     }
 
+    /// Notes what stands in the files of checkpoints in the end.
+    fn decide_files(&mut self) {
+        if !self.trace.decisions.is_wanted() {
+            return;
+        }
+        for path in self.around.files.files() {
+            let (mut length, mut hash) = (0, 0);
+            let read = self.around.files.change(&path, |bytes| {
+                length = bytes.len();
+                let told = without_time(bytes);
+                hash = told.iter().fold(0, |hash, byte| mix(hash, u64::from(*byte)));
+            });
+            if read.is_ok() {
+                self.decide(0, || {
+                    format!("{}: {length} bytes {:04x}", path.display(), hash & 0xffff)
+                });
+            }
+        }
+    }
+
     fn report(mut self) -> RunReport {
         self.trace.finish();
+        self.decide_files();
         let plan = self.strikes.iter().enumerate();
         let plan = plan.map(|(number, strike)| format!("{number}: {strike:?}")).collect();
         let commits = self.witness().commits_made;
@@ -428,9 +485,21 @@ impl TrainingWorld {
             plan,
             result: self.is_done.then(|| "all have returned".to_owned()),
             failure: self.failure.take(),
-            decisions: Vec::new(),
+            decisions: self.trace.decisions.take(),
             recordings: Vec::new(),
             last_events: self.trace.columns(),
         }
+    }
+}
+
+/// A file's bytes, for a manifest without the time at which it was written, which is the machine's, and the checksum over it.
+fn without_time(bytes: &[u8]) -> Vec<u8> {
+    match serde_json::from_slice::<serde_json::Value>(bytes) {
+        Ok(mut manifest) if manifest.get("saved_at_ms").is_some() => {
+            manifest["saved_at_ms"] = 0.into();
+            manifest["checksum"] = "".into();
+            manifest.to_string().into_bytes()
+        }
+        _ => bytes.to_vec(),
     }
 }

@@ -173,6 +173,9 @@ impl DriverCore {
             self.event(EventKind::HostJoined { host: host.clone(), slots: used });
             self.open_slots(host, from.incarnation);
         }
+        // An agent drops what comes before its welcome: it was decided before the driver knew its processes. The welcome
+        // overtakes what waits for the disk, and the agent would obey it then.
+        self.forget_untold(from);
         let welcome = DriverToAgent::Welcome {
             job: self.job,
             term: self.term,
@@ -180,7 +183,7 @@ impl DriverCore {
             deadlines: self.config.deadlines,
             output: Box::new(self.config.output.clone()),
         };
-        self.output(DriverOutput::ToAgent { to: from.clone(), message: welcome });
+        self.welcome(DriverOutput::ToAgent { to: from.clone(), message: welcome });
         self.tell_of_drivers(from.clone());
         self.reconcile_processes(now, from, host, live);
         self.output(DriverOutput::HostJoined { host: host.clone(), slots });

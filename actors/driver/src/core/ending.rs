@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, JobOutcome, JobResult, Time, WorkerFailure, WorkerId, counted};
 
 use super::DriverCore;
@@ -380,7 +381,8 @@ impl DriverCore {
     /// The end of the job was to be stored by now: a driver that acts after this one would go on with the job. On a disk that is dead
     /// or frozen it never is, and workers would stay with nobody there to end them. So it is told without.
     pub(crate) fn handle_unstored_end(&mut self) {
-        if !self.round.phase().is_over() || !self.is_held() {
+        let is_planted = is_planted(Bug::UnstoredEndNotTold);
+        if !self.round.phase().is_over() || !self.is_held() || is_planted {
             return;
         }
         let why = self.outbox.trouble().unwrap_or("the journal does not answer").to_owned();
@@ -394,6 +396,7 @@ impl DriverCore {
     /// Ends the job without waiting for anybody, and hardly for the journal: see [`handle_unstored_end`](Self::handle_unstored_end).
     fn end_at_once(&mut self, now: Time) {
         match self.outbox.trouble() {
+            _ if is_planted(Bug::UnstoredStopWaits) => {}
             Some(_) => self.handle_unstored_end(),
             None => self.agenda.set(now + STORED_AT_ONCE_WITHIN, Timer::Unstored),
         }

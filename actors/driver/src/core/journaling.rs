@@ -87,7 +87,7 @@ impl DriverCore {
     /// Handles a batch that could not be stored. If the error may pass, the batch is tried again; meanwhile no new
     /// decision takes effect, and earlier ones go on. If it may not, this driver retires.
     pub fn handle_journal_failed(&mut self, now: Time, reason: &str, may_pass: bool) {
-        if !may_pass {
+        if !may_pass && !is_planted(Bug::DisplacedGoesOn) {
             return self.handle_abandon(reason);
         }
         if self.outbox.handle_failure(now, reason) {

@@ -101,9 +101,16 @@ impl DriverOutbox {
         self.outputs.pop_front().map(|(_, output)| output)
     }
 
-    /// Lets all outputs leave, whether their records are stored or not: the job is ended at once, and a journal that cannot be
-    /// written must not keep it alive.
-    pub(crate) const fn wait_for_none(&mut self) {
+    /// Lets outputs leave, whether their records are stored or not: the job is over, and a journal that cannot be written must
+    /// not keep it alive. Withdraws what gives a number out that is not stored, and what is told of it: a next driver would give
+    /// it out again (D-1, D-4), and a job that is over begins nothing.
+    pub(crate) fn wait_for_none(&mut self) {
+        let ledger = self.ledger.as_ref();
+        let is_stored = |needs: u64| ledger.is_none_or(|ledger| ledger.is_stored(needs));
+        let begins_nothing = !is_planted(Bug::UnstoredNumbersLeave);
+        self.outputs.retain(|(needs, output)| {
+            is_stored(*needs) || !(begins_nothing && output.gives_a_number_out())
+        });
         self.waits_for_none = true;
     }
 
@@ -224,6 +231,26 @@ mod tests {
         assert!(!outbox.is_held());
         let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
         assert_eq!(left, [output("a"), output("b")]);
+    }
+
+    #[test]
+    fn d_4_what_gives_a_number_out_that_is_not_stored_does_not_leave_for_the_end_of_a_job() {
+        let mut outbox = recorded();
+        let open = |generation: u64| DriverOutput::OpenGeneration {
+            stamp: elastic_protocol::Stamp {
+                term: elastic_protocol::Term(2),
+                generation: elastic_protocol::GenerationId(generation),
+            },
+            members: Vec::new(),
+            budget: Default::default(),
+        };
+        outbox.put(open(1));
+        outbox.record(&JournalRecord::Term { term: elastic_protocol::Term(2) });
+        outbox.put(open(2));
+        outbox.put(output("a"));
+        outbox.wait_for_none();
+        let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
+        assert_eq!(left, [open(1), output("a")], "what is stored leaves");
     }
 
     #[test]

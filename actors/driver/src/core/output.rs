@@ -116,6 +116,32 @@ pub enum DriverOutput {
     HandedOver,
 }
 
+impl DriverOutput {
+    /// Whether it gives the number of a worker or of a generation out, or tells of one that may just have been given out. The
+    /// end of a generation tells its number, too, to who was never told that it began.
+    pub(crate) const fn gives_a_number_out(&self) -> bool {
+        match self {
+            Self::StartWorker { .. } | Self::OpenGeneration { .. } => true,
+            Self::ToWorker { message, .. } | Self::ToWorkers { message, .. } => {
+                matches!(
+                    message,
+                    DriverToWorker::Assign(_)
+                        | DriverToWorker::Go { .. }
+                        | DriverToWorker::Pause { .. }
+                        | DriverToWorker::StopAt { .. }
+                        | DriverToWorker::Resume { .. }
+                        | DriverToWorker::Abort { .. }
+                )
+            }
+            Self::Event(event) => matches!(
+                event.kind,
+                EventKind::GenerationFormed { .. } | EventKind::WorkerStarted { .. }
+            ),
+            _ => false,
+        }
+    }
+}
+
 /// One line of the event log, without its time.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct DriverEvent {

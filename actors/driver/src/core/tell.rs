@@ -49,6 +49,15 @@ impl DriverCore {
         self.outbox.put_at_once(record, output);
     }
 
+    /// Welcomes a node. A welcome depends on the driver's term alone, which is stored before its core begins. So it waits for
+    /// no disk: a node that nobody answers ends for want of a driver, and its end would count as a failure (G-9, G-10).
+    pub(crate) fn welcome(&mut self, welcome: DriverOutput) {
+        match is_planted(Bug::WelcomeHeld) {
+            true => self.output(welcome),
+            false => self.outbox.put_at_once(Some(0), welcome),
+        }
+    }
+
     /// Withdraws pending messages to a node that begins a new session. They were decided for an earlier session. The
     /// node would take them for news, although it has been handled as lost since (G-7).
     pub(crate) fn forget_untold(&mut self, node: &NodeId) {

@@ -187,7 +187,9 @@ impl DriverCore {
             term: self.term,
             deadlines: self.config.deadlines,
         };
-        self.tell(worker, welcome);
+        if self.roster.listens(worker) {
+            self.welcome(DriverOutput::ToWorker { to: worker.clone(), message: welcome });
+        }
         self.tell_of_drivers(NodeId::worker(worker));
         self.event(EventKind::WorkerAttached { worker: worker.clone(), pid: attach.pid });
         if attach.active && !(goes_on && self.round.stamp() == Some(attach.stamp)) {

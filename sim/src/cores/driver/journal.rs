@@ -9,7 +9,8 @@ use elastic_journal::{Journal, JournalBatch, JournalError};
 use elastic_protocol::ProgramSpec;
 use rand::Rng;
 
-use super::super::{Happening, World};
+use super::super::bounds::SLACK_NS;
+use super::super::{Happening, MS, World};
 use super::job_id;
 use super::succession::FENCED_WITHIN_NS;
 use crate::plan::DiskFault;
@@ -18,6 +19,9 @@ use crate::trace::{TraceKind, TracePlace};
 
 /// Factor by which a sync takes longer on a slow disk.
 const SLOW_TIMES: u64 = 100;
+
+/// Time after which a disk answers that does not answer any more: longer than any run.
+const NEVER_NS: u64 = 86_400_000 * MS;
 
 /// The journal's content and handle with which a life of the driver begins.
 #[derive(Debug)]
@@ -95,7 +99,12 @@ impl World {
         }
         let usual = self.draw_ns(self.scenario.sync_ns / 10, self.scenario.sync_ns);
         let is_slow = self.disk_faults.iter().any(|(_, fault)| *fault == DiskFault::Slow);
-        if is_slow { usual * SLOW_TIMES } else { usual }
+        let hangs = self.disk_faults.iter().any(|(_, fault)| *fault == DiskFault::Hangs);
+        match (hangs, is_slow) {
+            (true, _) => NEVER_NS,
+            (false, true) => usual * SLOW_TIMES,
+            (false, false) => usual,
+        }
     }
 
     /// Gives the disk the records of the core.
@@ -146,6 +155,30 @@ impl World {
         let words = || if is_stored { "stored" } else { "not stored" }.to_owned();
         self.record(TraceKind::Journal, TracePlace::DRIVER, (0, u64::from(is_stored)), words);
         self.handle_answered(life);
+    }
+
+    /// Puts the newest journal in its place again, where the driver has not done so.
+    pub(in crate::cores) fn put_journal_back(&mut self) {
+        let checked = self.state_dir.put_back();
+        self.demand(checked);
+    }
+
+    /// Checks D-2: a driver that was told that another journal stands in its place has ended.
+    pub(in crate::cores) fn check_displaced(&mut self) -> Result<(), String> {
+        let driver = &mut self.driver;
+        if !self.state_dir.was_told_of_another() || !driver.runs() || driver.dead_disk.is_some() {
+            driver.displaced_since = None;
+            return Ok(());
+        }
+        let since = *driver.displaced_since.get_or_insert(self.now);
+        let ms = (self.now - since) / MS;
+        // The answer may still be on its way.
+        match self.now > since + SLACK_NS + self.scenario.sync_ns * SLOW_TIMES {
+            true => Err(format!(
+                "D-2: another journal stands in the place of the driver's, which was told so {ms} ms ago and goes on"
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Tells the driver the store's answer to its batch.

@@ -2,6 +2,7 @@
 //! be killed and started again, and a former one may still exist while the next one acts. Each is a [`DriverLife`],
 //! which goes on from the journal in its state directory.
 
+mod dead_disk;
 mod discovery;
 mod events;
 mod inputs;
@@ -25,6 +26,7 @@ use elastic_runtime::random::stream;
 use elastic_transport::peers::LinkId;
 use tokio::sync::oneshot;
 
+use self::dead_disk::EndOnDeadDisk;
 pub(super) use self::interregnum::Interregnum;
 use self::journal::JournalSeat;
 pub(super) use self::journal::Tenancy;
@@ -212,6 +214,10 @@ pub(super) struct DriverLife {
     /// The commit with which training has ended on all ranks, until the driver has said that it could not be saved.
     pub(super) last_commit: Option<u64>,
     pub(super) before_stop: SaveBeforeStop,
+    /// World time at which a look first found that the driver was told that another journal stands in its place.
+    pub(super) displaced_since: Option<u64>,
+    /// The end that the operator has asked for on a disk that stores nothing any more.
+    pub(super) dead_disk: Option<EndOnDeadDisk>,
 }
 
 /// Number, start and clock of a driver's life.
@@ -325,6 +331,8 @@ impl DriverLife {
             result,
             last_commit: None,
             before_stop: SaveBeforeStop::default(),
+            displaced_since: None,
+            dead_disk: None,
         }
     }
 

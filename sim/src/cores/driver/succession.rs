@@ -55,6 +55,7 @@ impl World {
         self.driver.stopped = 0;
         self.driver.frozen.clear();
         let life = self.driver.life;
+        self.mend_dead_disk();
         for process in &mut self.processes {
             // Its order has not arrived, and its successors may know nothing of it.
             process.put_out_by = process.put_out_by.filter(|by| *by != life);
@@ -65,6 +66,8 @@ impl World {
     /// The operator starts the driver again. The driver takes over the job of its state directory, or begins one
     /// there.
     pub(in crate::cores) fn start_driver(&mut self) {
+        self.mend_dead_disk();
+        self.put_journal_back();
         self.lives += 1;
         let life = self.lives;
         let (seed, program) = (self.options.seed, &self.scenario.driver.program);
@@ -172,15 +175,26 @@ impl World {
     /// Ends a driver whose journal belongs to another.
     pub(crate) fn abandon(&mut self, reason: &str) {
         let life = self.driver.life;
-        if life == self.newest {
+        let is_newest = life == self.newest;
+        if is_newest && !self.state_dir.was_told_of_another() {
             return self.fail_safety(format!("the driver gave its job up: {reason}"));
+        }
+        if is_newest {
+            self.begin_interregnum();
         }
         self.record(TraceKind::Exit, TracePlace::DRIVER, (1, u64::from(life)), || {
             reason.to_owned()
         });
-        self.driver_decides(|| format!("a former driver ends: {reason}"));
+        let who = if is_newest { "the driver" } else { "a former driver" };
+        self.driver_decides(|| format!("{who} ends: {reason}"));
         self.end_life(false);
         self.reopen_all();
+        if is_newest {
+            // The operator puts the journal back and starts the driver again.
+            self.driver.comes_back = true;
+            let wait = self.draw_ns(DRIVER_AGAIN_NS.0, DRIVER_AGAIN_NS.1);
+            self.agenda.push(self.now + wait, Happening::DriverBoot { life });
+        }
     }
 
     /// The operator ends driver processes that it does not need any more.

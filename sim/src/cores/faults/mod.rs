@@ -161,6 +161,8 @@ impl World {
                 self.disk_mended_at = self.now;
                 self.set_disk();
             }
+            SimulatedFault::DisplaceJournal { .. } => self.put_journal_back(),
+            SimulatedFault::StopOnDeadDisk { .. } => self.stop_again_on_dead_disk(index),
             SimulatedFault::ReplaceDriver { .. } => self.continue_former_drivers(),
             _ => {}
         }
@@ -209,6 +211,8 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::CrashDriverMidway { .. }
         | SimulatedFault::LoseDriver { .. }
         | SimulatedFault::Disk { .. }
+        | SimulatedFault::DisplaceJournal { .. }
+        | SimulatedFault::StopOnDeadDisk { .. }
         | SimulatedFault::Rack { .. }
         | SimulatedFault::ReplaceDriver { .. }
         | SimulatedFault::KillDriver

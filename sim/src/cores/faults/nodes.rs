@@ -96,7 +96,7 @@ impl World {
     /// Sets the disk of the driver's machine to the condition of the newest fault.
     pub(in crate::cores) fn set_disk(&mut self) {
         let mut conditions = self.disk_faults.iter().rev().filter_map(|(_, fault)| match fault {
-            DiskFault::Slow => None,
+            DiskFault::Slow | DiskFault::Hangs => None,
             DiskFault::Full => Some(Condition::Full),
             DiskFault::ReadOnly => Some(Condition::ReadOnly),
             DiskFault::FailsSyncs => Some(Condition::FailsSyncs),

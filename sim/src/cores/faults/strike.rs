@@ -1,7 +1,7 @@
 //! Start of each fault: carries out its first effect. Called by `begin_fault`.
 
 use super::super::{Happening, World};
-use crate::plan::SimulatedFault;
+use crate::plan::{DiskFault, SimulatedFault};
 
 impl World {
     /// Carries a fault out. Returns its duration in microseconds, if the caller is to end it.
@@ -220,6 +220,22 @@ impl World {
                 self.disk_faults.push((index, fault));
                 self.set_disk();
                 Some(for_us)
+            }
+            SimulatedFault::DisplaceJournal { by, for_us } => {
+                if !self.driver.is_alive() || !self.state_dir.displace(by) {
+                    return None;
+                }
+                Some(for_us)
+            }
+            SimulatedFault::StopOnDeadDisk { hangs, again_us } => {
+                if !self.driver.runs() || self.driver.dead_disk.is_some() {
+                    return None;
+                }
+                let fault = if hangs { DiskFault::Hangs } else { DiskFault::Full };
+                self.disk_faults.push((index, fault));
+                self.set_disk();
+                self.stop_on_dead_disk(index);
+                again_us
             }
             SimulatedFault::ReplaceDriver { for_us } => {
                 self.begin_interregnum();

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use elastic_protocol::Time;
-use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
+use elastic_protocol::messages::{DriverToAgent, DriverToWorker, WorkerToDriver};
 use elastic_runtime::session::RefusedFrame;
 use elastic_runtime::transport::{Conversation, SendErrorReason};
 use elastic_transport::peers::{CloseCode, LinkEnd};
@@ -38,6 +38,9 @@ impl World {
             LinkSide::Peer => entry.driver.clone(),
         };
         let entry = &mut self.links[link as usize];
+        if from == LinkSide::Driver {
+            entry.unanswered = None;
+        }
         entry.next_serial += 1;
         let frame = Carried { frame: Rc::new(frame), serial: entry.next_serial };
         let Some(to) = to else {
@@ -145,7 +148,12 @@ impl World {
         match Rc::unwrap_or_clone(frame) {
             LinkFrame::Wire(packet) => self.hand_packet(index, to, packet),
             LinkFrame::FromAgent(message) => self.driver_hears_agent(index, message),
-            LinkFrame::FromWorker(message) => self.driver_hears_worker(index, message),
+            LinkFrame::FromWorker(message) => {
+                if let WorkerToDriver::Attach { .. } = message {
+                    self.links[index as usize].unanswered = Some((life, self.now));
+                }
+                self.driver_hears_worker(index, message);
+            }
             LinkFrame::Vote(vote) => self.registry_hears(index, &vote),
             LinkFrame::ToAgent(message) => {
                 if let LinkOwner::Agent { host, life: agent_life } = owner {

@@ -253,6 +253,8 @@ pub(super) struct SimulatedLink {
     unheard_until: u64,
     /// World time of the next check of the peer's sessions.
     armed: u64,
+    /// The life of the driver to which this node has come and that has not said anything since, with the world time.
+    unanswered: Option<(u32, u64)>,
 }
 
 impl SimulatedLink {
@@ -264,6 +266,11 @@ impl SimulatedLink {
     /// Whether a connection carries the session, as far as the peer knows.
     pub(super) fn is_in_touch(&self) -> bool {
         self.driver.as_ref().is_some_and(|driver| self.peers.link(driver).is_some())
+    }
+
+    /// World time at which this node came to a life of the driver that has not said anything since.
+    pub(super) fn unanswered_since(&self, life: u32) -> Option<u64> {
+        self.unanswered.filter(|(of, _)| *of == life).map(|(_, since)| since)
     }
 
     /// The connection with a number, if it exists.
@@ -319,6 +326,7 @@ impl World {
             lost_at: None,
             unheard_until: 0,
             armed: u64::MAX,
+            unanswered: None,
         }
     }
 

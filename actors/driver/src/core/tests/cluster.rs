@@ -116,6 +116,8 @@ pub(super) struct Cluster {
     pub(super) stragglers: Vec<EventKind>,
     pub(super) left: Vec<WorkerId>,
     pub(super) stops: Vec<(WorkerId, u64)>,
+    /// Nodes that were welcomed.
+    pub(super) welcomed: Vec<NodeId>,
     pub(super) refused: Vec<String>,
     pub(super) finished: Vec<WorkerId>,
     pub(super) result: Option<JobResult>,
@@ -201,6 +203,7 @@ impl Cluster {
             stragglers: Vec::new(),
             left: Vec::new(),
             stops: Vec::new(),
+            welcomed: Vec::new(),
             refused: Vec::new(),
             finished: Vec::new(),
             result: None,
@@ -804,6 +807,7 @@ impl Cluster {
             DriverToWorker::Abort { stamp: of, .. } if stamp == Some(of) && worker.active => {
                 self.arrive(to, 1);
             }
+            DriverToWorker::Welcome { .. } => self.welcomed.push(NodeId::worker(to)),
             DriverToWorker::Leave { .. } => {
                 self.left.push(to.clone());
                 self.report_exit(to, ExitStatus::Code(0));
@@ -861,7 +865,8 @@ impl Cluster {
             DriverToAgent::Leave { .. } if self.hold_stops => self.leaving.push(to.clone()),
             DriverToAgent::Leave { .. } => self.leave(to),
             DriverToAgent::Refused { reason } => self.refused.push(reason),
-            DriverToAgent::Welcome { .. } | DriverToAgent::Start { .. } => {}
+            DriverToAgent::Welcome { .. } => self.welcomed.push(to.clone()),
+            DriverToAgent::Start { .. } => {}
         }
     }
 }

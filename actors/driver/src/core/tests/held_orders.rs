@@ -245,6 +245,46 @@ fn g_9_who_was_not_welcomed_is_not_late_with_its_arrival() {
     assert_eq!(cluster.stops.len(), 2, "in the end it is late, as the one that did not attach");
 }
 
+/// Found by the simulation (actors, seed 862300): a worker that nobody welcomed ended for want of a driver, and its end was
+/// taken for a failure of the only member.
+#[test]
+fn g_10_who_comes_back_is_welcomed_while_nothing_can_be_stored() {
+    for fails in [false, true] {
+        let mut cluster = trains(&["a", "b"], 1);
+        let (agent, back) = (cluster.agent("b"), cluster.worker("b", 0));
+        hold(&mut cluster);
+        if fails {
+            fail_to_store(&mut cluster);
+        }
+        cluster.welcomed.clear();
+        cluster.lose_host("b");
+        cluster.come_back(&["b"]);
+        cluster.settle();
+        let expected = [agent, elastic_protocol::NodeId::worker(&back)];
+        assert_eq!(cluster.welcomed, expected, "trouble: {fails}");
+        assert!(!cluster.has_worker("z", 0), "D-4: a newcomer's order to start waits all the same");
+    }
+}
+
+/// Found by the simulation (cores, seed 914108): a process was started, and killed for the next one of its slot.
+#[test]
+fn g_11_what_was_decided_before_a_host_told_of_its_processes_is_not_told_to_it() {
+    let mut cluster = trains(&["a", "b"], 1);
+    let (agent, former) = (cluster.agent("b"), cluster.worker("b", 0));
+    cluster.disk_hangs = true;
+    cluster.lose_host("b");
+    cluster.end_unseen(&former);
+    for _ in 0..2 {
+        cluster.core.handle_link(cluster.now, &agent, &LinkEvent::Up);
+        cluster.settle();
+        cluster.rejoin(&agent, 1, Vec::new());
+        cluster.pass(Duration::from_secs(1));
+    }
+    release(&mut cluster);
+    let started = cluster.environments.keys().filter(|worker| worker.host == former.host);
+    assert_eq!(started.count(), 2, "the former one, and one more");
+}
+
 #[test]
 fn g_5_the_elastic_timeout_ends_the_wait_for_the_last_holder() {
     let mut cluster = trains(&["a", "b"], 1);
@@ -289,6 +329,7 @@ fn x_17_a_job_that_is_stopped_twice_ends_without_a_disk_that_stores_nothing_any_
     let result = cluster.result.clone().expect("the second one does not");
     assert_eq!(result.outcome, JobOutcome::Stopped);
     assert!(cluster.stops.len() >= 2, "the workers are told: {:?}", cluster.stops);
+    assert!(!cluster.has_worker("z", 0), "D-1: a number that is not stored is not given out");
 }
 
 #[test]
@@ -304,6 +345,7 @@ fn x_17_a_job_that_is_stopped_twice_ends_without_a_disk_that_does_not_answer() {
     let result = cluster.result.clone().expect("it has ended");
     assert_eq!(result.outcome, JobOutcome::Stopped);
     assert!(cluster.stops.len() >= 2, "the workers are told: {:?}", cluster.stops);
+    assert!(!cluster.has_worker("z", 0), "D-1: a number that is not stored is not given out");
 }
 
 #[test]
@@ -316,6 +358,7 @@ fn g_9_a_job_that_is_over_ends_without_a_disk_that_stores_nothing_any_more() {
     assert_eq!(cluster.result, None, "the disk may come back");
     cluster.pass(Duration::from_secs(60));
     assert!(cluster.result.is_some(), "it has ended");
+    assert!(!cluster.has_worker("z", 0), "D-1: a number that is not stored is not given out");
     assert!(
         cluster.warnings.iter().any(|warning| warning.contains("that is not stored")),
         "{:?}",

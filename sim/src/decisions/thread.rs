@@ -1,0 +1,55 @@
+//! What the training threads of mode `training` tell and are told, in words, for the recorded decisions.
+
+use elastic_protocol::Stamp;
+use elastic_worker::state::core::{CheckpointOutcome, TrainingEvent};
+use elastic_worker::state::training::ThreadMessage;
+
+use super::words::{list, or_none, stamp};
+
+/// What a training thread tells its State.
+pub(crate) fn message(message: &ThreadMessage) -> String {
+    match message {
+        ThreadMessage::Event(event) => of_event(event),
+        ThreadMessage::Boundary { stamp: of, boundary } => {
+            format!("is at boundary {boundary} of {}", stamp(*of))
+        }
+        ThreadMessage::Checkpoint(CheckpointOutcome { stamp: of, step, report }) => {
+            format!("step {step} of {}: {report:?}", stamp(*of))
+        }
+        ThreadMessage::FirstCommit => "has made its first commit".to_owned(),
+    }
+}
+
+fn of_event(event: &TrainingEvent) -> String {
+    let of = |of: &Stamp| stamp(*of);
+    match event {
+        TrainingEvent::Moved { data_address, commit } => {
+            format!("listens at {data_address}, holds {}", or_none(*commit))
+        }
+        TrainingEvent::AtRest { commit, steps_lost } => {
+            format!("is at rest with {}, {steps_lost} steps lost", or_none(*commit))
+        }
+        TrainingEvent::Formed { stamp } => format!("has formed {}", of(stamp)),
+        TrainingEvent::Synced { stamp, commit } => {
+            format!("has synced {} at {commit}", of(stamp))
+        }
+        TrainingEvent::CollectiveFailed { stamp, peer, told_by, error } => {
+            let (peer, told_by) = (or_none(*peer), or_none(*told_by));
+            format!("a collective of {} failed with {peer}, told by {told_by}: {error}", of(stamp))
+        }
+        TrainingEvent::Resumed { stamp, step, notes } => {
+            let notes = list(notes);
+            format!("begins {} from step {}; {notes}", of(stamp), or_none(*step))
+        }
+        TrainingEvent::Warned { text } => format!("warns: {text}"),
+        TrainingEvent::Returned { stamp, commit, note, reported } => {
+            format!("has returned in {} with {commit}: {note} {reported}", of(stamp))
+        }
+        TrainingEvent::NotResumed { stamp, reason } => {
+            format!("cannot begin {}: {reason}", of(stamp))
+        }
+        TrainingEvent::Failed { stamp, message } => {
+            format!("has failed in {}: {message}", of(stamp))
+        }
+    }
+}
