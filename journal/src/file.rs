@@ -4,11 +4,12 @@
 //! A file is never written again after an error. A sync that fails may have dropped pages that it could not
 //! write. The next sync does not write them either, although readers go on seeing them ("Can Applications
 //! Recover from fsync Failures?", Rebello et al., USENIX ATC 2020): anything built on such pages is lost when
-//! the machine stops. So at each opening, and after each error, the file is read, its content is written to a
-//! new file and synced, and the new file replaces the old one.
+//! the machine stops. So at each opening the file is read, its content is written to a new file and synced, and the
+//! new file replaces the old one. After an error the same is done with the content that is kept in memory: the file may
+//! have been removed, or another one may stand in its place by then.
 //!
-//! A file that was removed by somebody else is still whole for who has it open: its content is written to a new file in
-//! its place. So it is where an older journal of the same job stands there, as when a folder that was away comes back.
+//! The content is written to a new file, too, where the file was removed by somebody else, and where an older journal of
+//! the same job stands in its place, as when a folder that was away comes back.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +53,10 @@ pub enum Restored {
 /// A journal in one file.
 pub struct FileJournal {
     place: Box<dyn DatabasePlace>,
+    /// None after an error, until the journal is written to a new file.
     database: Option<Database>,
+    /// What was stored.
+    kept: LoadedJournal,
     /// Reads whose a journal is; without it no other one is replaced.
     identity_of: Option<IdentityOf>,
     /// What was restored and not told yet.
@@ -81,9 +85,10 @@ impl FileJournal {
     /// # Errors
     /// [`JournalError`].
     pub fn open_at(place: impl JournalPlace) -> Result<Self, JournalError> {
-        let database = Some(unpanicked(|| place.renewed())?);
-        let place = Box::new(place);
-        Ok(Self { place, database, identity_of: None, untold: None, is_over: false })
+        let database = unpanicked(|| place.renewed())?;
+        let kept = unpanicked(|| load(&database))?;
+        let (place, database) = (Box::new(place), Some(database));
+        Ok(Self { place, database, kept, identity_of: None, untold: None, is_over: false })
     }
 
     /// Lets the journal replace an older one of the same job that comes to stand in its place.
@@ -103,23 +108,23 @@ impl FileJournal {
         Ok(self.untold.take())
     }
 
+    /// Has a database in the journal's place, unless the job is over.
     fn restore(&mut self) -> Result<(), JournalError> {
-        let Some(database) = self.database.as_ref().filter(|_| !self.is_over) else {
+        if self.is_over {
             return Ok(());
-        };
-        let (place, identity_of) = (&*self.place, self.identity_of);
-        let (restored, why) = match place.occupant()? {
-            Occupant::Ours => return Ok(()),
-            Occupant::Nobody => {
-                (unpanicked(|| place.written(&load(database)?))?, Restored::Removed)
-            }
-            Occupant::Other => {
-                let kept = unpanicked(|| load(database))?;
-                (unpanicked(|| place.taken_back(&kept, identity_of))?, Restored::CameBack)
+        }
+        let (place, kept, identity_of) = (&*self.place, &self.kept, self.identity_of);
+        let (restored, why) = match (place.occupant()?, &self.database) {
+            (Occupant::Ours, Some(_)) => return Ok(()),
+            // After an error.
+            (Occupant::Ours, None) => (unpanicked(|| place.rewritten(kept))?, None),
+            (Occupant::Nobody, _) => (unpanicked(|| place.written(kept))?, Some(Restored::Removed)),
+            (Occupant::Other, _) => {
+                (unpanicked(|| place.taken_back(kept, identity_of))?, Some(Restored::CameBack))
             }
         };
         self.database = Some(restored);
-        self.untold = Some(why);
+        self.untold = why.or(self.untold);
         Ok(())
     }
 
@@ -154,33 +159,26 @@ impl FileJournal {
         }
         Err(last_error)
     }
-
-    /// Runs `work` on the database. After an error the database is opened anew at the next call.
-    fn using<T>(
-        &mut self,
-        work: impl FnOnce(&Database) -> Result<T, JournalError>,
-    ) -> Result<T, JournalError> {
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => unpanicked(|| self.place.renewed())?,
-        };
-        let done = unpanicked(|| work(&database))?;
-        self.database = Some(database);
-        Ok(done)
-    }
 }
 
 impl Journal for FileJournal {
     fn load(&mut self) -> Result<LoadedJournal, JournalError> {
-        self.using(load)
+        match &self.database {
+            Some(database) => unpanicked(|| load(database)),
+            None => Ok(self.kept.clone()),
+        }
     }
 
     fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
-        if self.is_over {
-            return Ok(());
-        }
         self.restore()?;
-        self.using(|database| store(database, batch))
+        // After an error it is not used again.
+        let Some(database) = self.database.take().filter(|_| !self.is_over) else {
+            return Ok(());
+        };
+        unpanicked(|| store(&database, batch))?;
+        self.database = Some(database);
+        self.kept.add(batch);
+        Ok(())
     }
 }
 
@@ -192,6 +190,9 @@ trait DatabasePlace: Send {
 
     /// Writes a journal to a new file, which replaces one that may be there.
     fn written(&self, kept: &LoadedJournal) -> Result<Database, JournalError>;
+
+    /// Writes a journal to a new file, which replaces the one that was installed last, if nobody has that.
+    fn rewritten(&self, kept: &LoadedJournal) -> Result<Database, JournalError>;
 
     /// Writes a journal to a new file, which replaces another one, if that is an older one of the same job, and nobody has
     /// it.
@@ -220,6 +221,12 @@ impl<P: JournalPlace> DatabasePlace for P {
         fill(&database, kept)?;
         self.install()?;
         Ok(database)
+    }
+
+    fn rewritten(&self, kept: &LoadedJournal) -> Result<Database, JournalError> {
+        // The hold excludes other drivers until the new file is there.
+        let _held = self.read()?;
+        self.written(kept)
     }
 
     fn taken_back(
