@@ -2,7 +2,7 @@
 //! read by the commands, the page and the accounting.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
     PermissionsExt as _,
@@ -21,6 +21,9 @@ use super::plain_file;
 /// Size limit in bytes (64 MiB): past it the log is renamed to `events.jsonl.1`, which replaces the previous one.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
+/// Most bytes of a line that are read: more than any event has.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
 /// Timeout for writing the last lines when the driver ends.
 pub(super) const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 
@@ -32,11 +35,32 @@ pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     plain_file::open(path)
 }
 
+/// Opens a log from which its job goes on. No more is read than a log has: a file that is longer is none that was written
+/// here, or has a hole after a crash.
+pub(crate) fn open_log_to_go_on(path: &Path) -> io::Result<File> {
+    let mut log = open_log(path)?;
+    let bytes = log.metadata()?.len();
+    log.seek(SeekFrom::Start(bytes.saturating_sub(FILE_BYTES_MAX)))?;
+    Ok(log)
+}
+
 /// The lines of a log, to its end or the first that the disk does not give. A damaged line is no reason to leave out those
-/// after it: what is no UTF-8 is replaced, and the reader of the line finds that it is no event.
-pub(crate) fn lines_of(log: File) -> impl Iterator<Item = String> {
-    let lines = BufReader::new(log).split(b'\n').map_while(Result::ok);
-    lines.map(|line| String::from_utf8_lossy(&line).into_owned())
+/// after it: what is no UTF-8 is replaced, what is beyond the length of a line is left out, and the reader of the line finds
+/// that it is no event.
+pub(crate) fn lines_of(log: impl Read) -> impl Iterator<Item = String> {
+    let mut log = BufReader::new(log);
+    std::iter::from_fn(move || {
+        let mut line = Vec::new();
+        (&mut log).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).ok()?;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if line.is_empty() {
+            return None;
+        } else if line.len() as u64 == LINE_BYTES_MAX {
+            log.skip_until(b'\n').ok()?;
+        }
+        Some(String::from_utf8_lossy(&line).into_owned())
+    })
 }
 
 /// Writes `events.jsonl`: the lines of later jobs follow those of earlier ones. The file is written in a lane of its
@@ -348,6 +372,27 @@ mod tests {
         open_masked(&path, FileUmask::PRIVATE).expect("it can be written");
         let mode = fs::metadata(&path).expect("there").permissions().mode() & 0o777;
         assert_eq!(mode, 0o666);
+    }
+
+    #[test]
+    fn s_12_a_line_without_an_end_is_cut_off_and_what_comes_after_it_is_read() {
+        let endless = vec![0; 3 * LINE_BYTES_MAX as usize];
+        let log = [b"one\n\n", &endless[..], b"\nlast"].concat();
+        let lengths: Vec<usize> = lines_of(&log[..]).map(|line| line.len()).collect();
+        assert_eq!(lengths, [3, 0, LINE_BYTES_MAX as usize, 4]);
+    }
+
+    #[test]
+    fn s_12_a_log_that_is_too_long_to_be_one_is_not_read_from_its_beginning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("events.jsonl");
+        let file = File::create(&path).expect("made");
+        file.set_len(1 << 40).expect("a file with a hole");
+        drop(file);
+        let mut file = OpenOptions::new().append(true).open(&path).expect("there");
+        file.write_all(b"\nlast\n").expect("written");
+        let lines = lines_of(open_log_to_go_on(&path).expect("there"));
+        assert_eq!(lines.last().as_deref(), Some("last"));
     }
 
     #[test]
