@@ -199,7 +199,8 @@ async fn drive(
     tracing::debug!(events = %events_path.display(), "the event log");
     let output_dir = output_dir.map(Into::into);
     let shown = DashboardJob { id: job.to_string(), log: events_path, since: began, output_dir };
-    let dashboard = start_dashboard(plan, &token, shown)?;
+    // Only the first driver of a job is refused for it.
+    let dashboard = start_dashboard(plan, &token, shown, term.0 > 1)?;
     let observed = dashboard.as_ref().map(|dashboard| ObservedDashboard {
         feed: dashboard.feed.clone(),
         url: page_address(dashboard.address, &reached_at),
@@ -439,9 +440,10 @@ fn start_dashboard(
     plan: &DriverPlan,
     token: &JoinToken,
     job: DashboardJob,
+    goes_on: bool,
 ) -> Result<Option<Dashboard>, CommandFailure> {
     let Some(DashboardPlan { bind, is_asked_for }) = plan.dashboard else { return Ok(None) };
-    match Dashboard::start(bind, token, job) {
+    match Dashboard::start(bind, token, job, goes_on) {
         Ok(dashboard) => {
             tracing::debug!("metrics: http://{}/metrics", dashboard.address);
             Ok(Some(dashboard))
