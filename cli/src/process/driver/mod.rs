@@ -33,7 +33,7 @@ use futures_util::future::select;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::durable::{Durable, Unusable};
+use self::durable::{Durable, OverMark, Unusable};
 use self::listening::{Listening, SharedCredentials, not_listening};
 use self::lost_job::{outdated, replaced};
 use self::reach::{reached_at, tell_how_to_join};
@@ -211,6 +211,7 @@ async fn drive(
     let registry = entry.as_ref().map(|(registry, _)| registry.clone());
     let state = Arc::new(state);
     let journal = durable.as_ref().and_then(|durable| durable.file.clone());
+    let mark = durable.as_ref().map_or_else(OverMark::default, |durable| durable.over.clone());
     let state_keeper = StateKeeper { state: Arc::clone(&state), journal, entry };
     let _kept = state_keeper.clone().start(lanes.state.clone());
     tracing::debug!(?plan, "configuration");
@@ -302,7 +303,7 @@ async fn drive(
     let result = match (ended.await, keeper) {
         (Ok(DriverEnd::Over(result)), keeper) => {
             if let Some(keeper) = keeper {
-                finish(keeper, &result, &lanes.journal).await;
+                finish(keeper, &result, mark, &lanes.journal).await;
             }
             Ok(DriverLifeEnd::Over(result))
         }
