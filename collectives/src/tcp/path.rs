@@ -24,12 +24,14 @@ const HANDSHAKE_PROBED: Duration = Duration::from_secs(1);
 /// The unit of the kernel's keepalive settings.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Enables the kernel's probes on an idle connection, so that it ends within the deadline: after silence for two
-/// fifths of that, three probes.
+/// Enables the kernel's probes on an idle connection, so that it ends within the deadline: after silence for a tenth of
+/// that, three probes. They begin early, since a middlebox may forget a connection that is idle while a step computes.
 pub(super) fn keep_alive(socket: &Socket, deadline: Duration) -> io::Result<()> {
-    let part = (deadline / 5).max(SECOND);
-    let keepalive =
-        TcpKeepalive::new().with_time(part * 2).with_interval(part).with_retries(PROBES);
+    let part = deadline / 10;
+    let keepalive = TcpKeepalive::new()
+        .with_time(part.max(SECOND))
+        .with_interval((part * PROBES).max(SECOND))
+        .with_retries(PROBES);
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
@@ -171,6 +173,17 @@ mod tests {
 
     fn flight(unacknowledged: u32, acknowledged: u64) -> UnackedBytes {
         UnackedBytes { unacknowledged, acknowledged, window_is_closed: false }
+    }
+
+    #[test]
+    fn s_3_an_idle_connection_is_probed_every_second_and_ends_within_its_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = Socket::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        keep_alive(&socket, DEADLINE).unwrap();
+        let (idle, interval) =
+            (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap());
+        assert_eq!(idle, SECOND, "a middlebox forgets no connection within a step");
+        assert_eq!(idle + interval * socket.tcp_keepalive_retries().unwrap(), DEADLINE);
     }
 
     #[test]
