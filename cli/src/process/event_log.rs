@@ -166,7 +166,8 @@ pub(crate) struct LoggedStart<'a> {
 }
 
 impl EventLog {
-    /// Opens the log, without these permissions, and writes its first line, which names the job.
+    /// Opens the log, without these permissions, and writes its first line, which names the job. A job that goes on under
+    /// another driver does so without its log, too, until that can be opened.
     pub(crate) fn open(
         path: PathBuf,
         umask: FileUmask,
@@ -174,7 +175,12 @@ impl EventLog {
         term: u64,
         job: &LoggedStart<'_>,
     ) -> io::Result<Self> {
-        let file = EventFile::open(path, umask, ContinuedLine::new(term, job))?;
+        let mut file = EventFile::unopened(path, umask, ContinuedLine::new(term, job));
+        match file.open() {
+            // What is written first tries it again, and says why it cannot be.
+            Err(_) if term > 1 => {}
+            opened => opened?,
+        }
         let dropped = move |lines| {
             let (t, kind) = (rfc_3339(wall_clock()), "lines_dropped");
             let dropped = Dropped { t, term, generation: 0, kind, lines };
@@ -237,7 +243,8 @@ impl Drop for EventLog {
 struct EventFile {
     path: PathBuf,
     umask: FileUmask,
-    file: File,
+    /// None where it could not be opened yet.
+    file: Option<File>,
     bytes: u64,
     /// Whether the last write failed, which may have left part of a line.
     is_failing: bool,
@@ -246,20 +253,29 @@ struct EventFile {
 }
 
 impl EventFile {
-    fn open(path: PathBuf, umask: FileUmask, continued: ContinuedLine) -> io::Result<Self> {
-        let file = open_masked(&path, umask)?;
-        let bytes = file.metadata()?.len();
-        Ok(Self { path, umask, file, bytes, is_failing: false, continued })
+    const fn unopened(path: PathBuf, umask: FileUmask, continued: ContinuedLine) -> Self {
+        Self { path, umask, file: None, bytes: 0, is_failing: false, continued }
+    }
+
+    /// Opens the file that has its name now.
+    fn open(&mut self) -> io::Result<()> {
+        let file = open_masked(&self.path, self.umask)?;
+        self.bytes = file.metadata()?.len();
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.as_mut().ok_or(io::ErrorKind::NotFound)?.write_all(bytes)
     }
 
     /// Goes on in the file that has its name now.
     fn go_on(&mut self) -> io::Result<()> {
-        self.file = open_masked(&self.path, self.umask)?;
-        self.bytes = self.file.metadata()?.len();
+        self.open()?;
         self.continued.t = rfc_3339(wall_clock());
         let mut line = serde_json::to_vec(&self.continued)?;
         line.push(b'\n');
-        self.file.write_all(&line)?;
+        self.append(&line)?;
         self.bytes += line.len() as u64;
         Ok(())
     }
@@ -274,9 +290,10 @@ impl EventFile {
 
     /// Opens the log anew if its file was removed or moved away, such as by a cleaner of temporary folders.
     fn reopen_if_removed(&mut self) -> io::Result<()> {
-        let ours = self.file.metadata()?;
+        let number = |found: &fs::Metadata| (found.dev(), found.ino());
+        let ours = self.file.as_ref().map(File::metadata).transpose()?;
         match fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == (ours.dev(), ours.ino()) => return Ok(()),
+            Ok(found) if ours.as_ref().map(number) == Some(number(&found)) => return Ok(()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -293,10 +310,10 @@ impl EventFile {
             self.rotate()?;
         }
         if self.is_failing {
-            self.file.write_all(b"\n")?;
+            self.append(b"\n")?;
         }
         // A single write: a reader of the growing file sees whole lines.
-        self.file.write_all(lines)?;
+        self.append(lines)?;
         self.bytes += lines.len() as u64;
         Ok(())
     }
@@ -442,7 +459,8 @@ mod tests {
         let folder = path.parent().expect("it has one");
         fs::create_dir(folder).expect("made");
         let continued = ContinuedLine::new(1, &START);
-        let mut file = EventFile::open(path.clone(), FileUmask::PRIVATE, continued).expect("made");
+        let mut file = EventFile::unopened(path.clone(), FileUmask::PRIVATE, continued);
+        file.open().expect("made");
         file.write_all(b"1\n").expect("never fails");
         fs::remove_dir_all(folder).expect("removed");
         file.write_all(b"2\n").expect("never fails");
@@ -463,7 +481,8 @@ mod tests {
         let path = folder.path().join("events.jsonl");
         let group_reads = FileUmask::new(0o027).expect("it takes nothing from the owner");
         let continued = ContinuedLine::new(1, &START);
-        let mut file = EventFile::open(path.clone(), group_reads, continued).expect("made");
+        let mut file = EventFile::unopened(path.clone(), group_reads, continued);
+        file.open().expect("made");
         let line = [vec![b'x'; (FILE_BYTES_MAX / 4) as usize - 1], vec![b'\n']].concat();
         for _ in 0..9 {
             file.write_all(&line).expect("never fails");
