@@ -61,6 +61,10 @@ pub trait FileSystem {
     /// # Errors
     /// The system's error.
     fn remove_directory(&self, path: &Path) -> io::Result<()>;
+    /// Whether a path is a symbolic link: what it leads to is somebody else's, and nothing is removed there.
+    fn is_link(&self, _path: &Path) -> bool {
+        false
+    }
     /// Makes the names in a directory safe.
     ///
     /// # Errors
@@ -117,6 +121,10 @@ impl FileSystem for LocalFiles {
 
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir(path)
+    }
+
+    fn is_link(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {

@@ -10,7 +10,8 @@ use crate::file_system::FileSystem;
 use crate::manifest::MANIFEST;
 use crate::{step_directory, step_of};
 
-/// Removes all but the `keep` newest checkpoints up to `newest`, and partial ones before it. Returns troubles, in words.
+/// Removes all but the `keep` newest checkpoints up to `newest`, and partial ones before it. A link is no checkpoint of ours: it
+/// stays, with what it leads to. Returns troubles, in words.
 pub(crate) fn retain(
     files: &dyn FileSystem,
     directory: &Path,
@@ -21,7 +22,8 @@ pub(crate) fn retain(
         Ok(steps) => steps,
         Err(error) => return vec![format!("{}: {error}", directory.display())],
     };
-    steps.retain(|step| *step <= newest);
+    let is_own = |step: &u64| !files.is_link(&directory.join(step_directory(*step)));
+    steps.retain(|step| *step <= newest && is_own(step));
     let (mut kept, mut troubles) = (0, Vec::new());
     for step in steps.into_iter().rev() {
         let of_step = directory.join(step_directory(step));
@@ -44,7 +46,7 @@ pub fn clear_partial(files: &dyn FileSystem, directory: &Path) -> Vec<String> {
     for step in steps {
         let of_step = directory.join(step_directory(step));
         let names = files.list(&of_step).unwrap_or_default();
-        if !names.iter().any(|name| name == MANIFEST) {
+        if !names.iter().any(|name| name == MANIFEST) && !files.is_link(&of_step) {
             troubles.extend(remove(files, directory, &of_step, names).err());
         }
     }

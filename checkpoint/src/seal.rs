@@ -166,6 +166,9 @@ fn other_saver(files: &dyn FileSystem, directory: &Path, ours: &Manifest) -> Opt
 
 /// Removes what lies beside a whole checkpoint: the parts' records, and files of attempts that did not end.
 fn remove_unnamed(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Vec<String> {
+    if files.is_link(of_step) {
+        return Vec::new();
+    }
     let names = files.list(of_step).unwrap_or_default();
     let is_named =
         |name: &String| name == MANIFEST || manifest.files.iter().any(|file| file.name == *name);

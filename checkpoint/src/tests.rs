@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
+use crate::retain::retain;
 use crate::*;
 
 const DIRECTORY: &str = "checkpoints";
@@ -289,6 +290,30 @@ fn another_reader_of_safetensors_reads_the_arrays() {
     let read = safetensors::SafeTensors::deserialize(&content).expect("its own crate reads it");
     assert_eq!(read.tensor("model.weight").expect("named").data(), &bytes[5..25]);
     assert_eq!(read.tensor("model.bias").expect("named").shape(), [3]);
+}
+
+#[test]
+fn c_4_nothing_is_removed_where_a_link_among_the_checkpoints_leads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (root, elsewhere) = (folder.path().join("root"), folder.path().join("elsewhere"));
+    std::fs::create_dir_all(&elsewhere).expect("ours");
+    for step in [2, 5] {
+        std::fs::create_dir_all(root.join(step_directory(step))).expect("ours");
+        std::fs::write(root.join(step_directory(step)).join("part"), "x").expect("ours");
+    }
+    for name in ["manifest.json", "notes"] {
+        std::fs::write(elsewhere.join(name), "x").expect("ours");
+    }
+    for step in [1, 4] {
+        std::os::unix::fs::symlink(&elsewhere, root.join(step_directory(step))).expect("ours");
+    }
+    assert_eq!(retain(&LocalFiles, &root, 1, 5), Vec::<String>::new());
+    let left = |step| root.join(step_directory(step)).exists();
+    assert_eq!([1, 2, 4, 5].map(left), [true, false, true, true]);
+    std::fs::remove_file(elsewhere.join("manifest.json")).expect("ours");
+    assert_eq!(clear_partial(&LocalFiles, &root), Vec::<String>::new());
+    assert_eq!([1, 4, 5].map(left), [true, true, false]);
+    assert!(elsewhere.join("notes").exists());
 }
 
 #[test]

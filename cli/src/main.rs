@@ -7,7 +7,7 @@ mod demo;
 mod digits;
 mod process;
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::process::ExitCode;
 
 use command_line::{CommandFailure, CommandLine, ProgramCommand, ResultExt as _, Role, RunPlan};
@@ -78,14 +78,21 @@ fn carry_out(cli: CommandLine) -> Result<(), CommandFailure> {
 /// credential of its own and must not see this one.
 #[expect(unsafe_code, reason = "the environment is changed before there is a second thread")]
 fn forget_token() {
-    let Ok(name) = CString::new(command_line::TOKEN_VARIABLE) else { return };
-    // SAFETY: called from `main` while this is the only thread, so no other thread reads the environment. getenv
-    // returns a string inside the environment; nothing needs it any more, and /proc would show it as long as it stands
-    // there.
+    unsafe extern "C" {
+        static environ: *const *mut libc::c_char;
+    }
+    let name = [command_line::TOKEN_VARIABLE, "="].concat();
+    // SAFETY: called from `main` while this is the only thread, so no other thread reads the environment, which is an array of
+    // strings with a null behind the last one. Nothing needs these values any more, and /proc would show them as long as they
+    // stand there: all of them, since an environment may have a variable more than once.
     unsafe {
-        let value = libc::getenv(name.as_ptr());
-        if !value.is_null() {
-            std::ptr::write_bytes(value, 0, libc::strlen(value));
+        let mut entry = environ;
+        while !entry.is_null() && !(*entry).is_null() {
+            let text = CStr::from_ptr(*entry).to_bytes();
+            if let Some(value) = text.strip_prefix(name.as_bytes()) {
+                std::ptr::write_bytes((*entry).add(name.len()), 0, value.len());
+            }
+            entry = entry.add(1);
         }
         std::env::remove_var(command_line::TOKEN_VARIABLE);
     }

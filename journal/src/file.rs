@@ -4,12 +4,12 @@
 //! A file is never written again after an error. A sync that fails may have dropped pages that it could not
 //! write. The next sync does not write them either, although readers go on seeing them ("Can Applications
 //! Recover from fsync Failures?", Rebello et al., USENIX ATC 2020): anything built on such pages is lost when
-//! the machine stops. So at each opening, and after each error, the file is read, its content is written to a
-//! new file and synced, and the new file replaces the old one.
+//! the machine stops. So at each opening the file is read, its content is written to a new file and synced, and the
+//! new file replaces the old one. After an error the same is done with the content that is kept in memory: the file may
+//! have been removed, or another one may stand in its place by then.
 //!
-//! A file that was removed by somebody else is still whole for who has it open: its content is written to a new file in
-//! its place. So it is where an older journal of the same job stands there, as when a folder that was away comes back. After an
-//! error nobody has it open any more: its bytes are kept as they stood then.
+//! The content is written to a new file, too, where the file was removed by somebody else, and where an older journal of
+//! the same job stands in its place, as when a folder that was away comes back.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,9 +53,10 @@ pub enum Restored {
 /// A journal in one file.
 pub struct FileJournal {
     place: Box<dyn DatabasePlace>,
+    /// None after an error, until the journal is written to a new file.
     database: Option<Database>,
-    /// The bytes of the file as they stood after an error, until it is opened anew: it may be removed before that.
-    kept: Option<Vec<u8>>,
+    /// What was stored.
+    kept: LoadedJournal,
     /// Reads whose a journal is; without it no other one is replaced.
     identity_of: Option<IdentityOf>,
     /// What was restored and not told yet.
@@ -84,9 +85,9 @@ impl FileJournal {
     /// # Errors
     /// [`JournalError`].
     pub fn open_at(place: impl JournalPlace) -> Result<Self, JournalError> {
-        let database = Some(unpanicked(|| place.renewed())?);
-        let place = Box::new(place);
-        let kept = None;
+        let database = unpanicked(|| place.renewed())?;
+        let kept = unpanicked(|| load(&database))?;
+        let (place, database) = (Box::new(place), Some(database));
         Ok(Self { place, database, kept, identity_of: None, untold: None, is_over: false })
     }
 
@@ -107,27 +108,23 @@ impl FileJournal {
         Ok(self.untold.take())
     }
 
+    /// Has a database in the journal's place, unless the job is over.
     fn restore(&mut self) -> Result<(), JournalError> {
-        let content = || match (&self.database, &self.kept) {
-            (Some(database), _) => load(database),
-            (None, Some(bytes)) => read(bytes),
-            (None, None) => Ok(LoadedJournal::default()),
-        };
-        let is_known = self.database.is_some() || self.kept.is_some();
-        if self.is_over || !is_known {
+        if self.is_over {
             return Ok(());
         }
-        let (place, identity_of) = (&*self.place, self.identity_of);
-        let (restored, why) = match place.occupant()? {
-            Occupant::Ours => return Ok(()),
-            Occupant::Nobody => (unpanicked(|| place.written(&content()?))?, Restored::Removed),
-            Occupant::Other => {
-                let kept = unpanicked(content)?;
-                (unpanicked(|| place.taken_back(&kept, identity_of))?, Restored::CameBack)
+        let (place, kept, identity_of) = (&*self.place, &self.kept, self.identity_of);
+        let (restored, why) = match (place.occupant()?, &self.database) {
+            (Occupant::Ours, Some(_)) => return Ok(()),
+            // After an error.
+            (Occupant::Ours, None) => (unpanicked(|| place.rewritten(kept))?, None),
+            (Occupant::Nobody, _) => (unpanicked(|| place.written(kept))?, Some(Restored::Removed)),
+            (Occupant::Other, _) => {
+                (unpanicked(|| place.taken_back(kept, identity_of))?, Some(Restored::CameBack))
             }
         };
         self.database = Some(restored);
-        (self.kept, self.untold) = (None, Some(why));
+        self.untold = why.or(self.untold);
         Ok(())
     }
 
@@ -162,42 +159,26 @@ impl FileJournal {
         }
         Err(last_error)
     }
-
-    /// Runs `work` on the database. After an error the database is opened anew at the next call.
-    fn using<T>(
-        &mut self,
-        work: impl FnOnce(&Database) -> Result<T, JournalError>,
-    ) -> Result<T, JournalError> {
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => unpanicked(|| self.place.renewed())?,
-        };
-        match unpanicked(|| work(&database)) {
-            Ok(done) => {
-                (self.database, self.kept) = (Some(database), None);
-                Ok(done)
-            }
-            Err(error) => {
-                // The file is read as it will be at the next opening. Whoever has it open locks it.
-                drop(database);
-                self.kept = self.place.bytes().ok().flatten();
-                Err(error)
-            }
-        }
-    }
 }
 
 impl Journal for FileJournal {
     fn load(&mut self) -> Result<LoadedJournal, JournalError> {
-        self.using(load)
+        match &self.database {
+            Some(database) => unpanicked(|| load(database)),
+            None => Ok(self.kept.clone()),
+        }
     }
 
     fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
-        if self.is_over {
-            return Ok(());
-        }
         self.restore()?;
-        self.using(|database| store(database, batch))
+        // After an error it is not used again.
+        let Some(database) = self.database.take().filter(|_| !self.is_over) else {
+            return Ok(());
+        };
+        unpanicked(|| store(&database, batch))?;
+        self.database = Some(database);
+        self.kept.add(batch);
+        Ok(())
     }
 }
 
@@ -210,6 +191,9 @@ trait DatabasePlace: Send {
     /// Writes a journal to a new file, which replaces one that may be there.
     fn written(&self, kept: &LoadedJournal) -> Result<Database, JournalError>;
 
+    /// Writes a journal to a new file, which replaces the one that was installed last, if nobody has that.
+    fn rewritten(&self, kept: &LoadedJournal) -> Result<Database, JournalError>;
+
     /// Writes a journal to a new file, which replaces another one, if that is an older one of the same job, and nobody has
     /// it.
     fn taken_back(
@@ -217,9 +201,6 @@ trait DatabasePlace: Send {
         kept: &LoadedJournal,
         identity_of: Option<IdentityOf>,
     ) -> Result<Database, JournalError>;
-
-    /// The bytes of the file at this place; none where there is none.
-    fn bytes(&self) -> Result<Option<Vec<u8>>, JournalError>;
 
     /// See [`JournalPlace::occupant`].
     fn occupant(&self) -> Result<Occupant, JournalError>;
@@ -242,6 +223,12 @@ impl<P: JournalPlace> DatabasePlace for P {
         Ok(database)
     }
 
+    fn rewritten(&self, kept: &LoadedJournal) -> Result<Database, JournalError> {
+        // The hold excludes other drivers until the new file is there.
+        let _held = self.read()?;
+        self.written(kept)
+    }
+
     fn taken_back(
         &self,
         kept: &LoadedJournal,
@@ -254,10 +241,6 @@ impl<P: JournalPlace> DatabasePlace for P {
             return Err(JournalError::Displaced { place: self.name(), what });
         }
         self.written(kept)
-    }
-
-    fn bytes(&self) -> Result<Option<Vec<u8>>, JournalError> {
-        Ok(self.read()?.map(|(bytes, _hold)| bytes))
     }
 
     fn occupant(&self) -> Result<Occupant, JournalError> {

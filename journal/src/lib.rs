@@ -30,7 +30,26 @@ pub struct LoadedJournal {
 impl LoadedJournal {
     /// The number of the last record; 0 before the first one.
     pub fn last(&self) -> u64 {
-        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.upto) + self.records.len() as u64
+        self.covered() + self.records.len() as u64
+    }
+
+    /// The number up to which the snapshot replaces records.
+    fn covered(&self) -> u64 {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.upto)
+    }
+
+    /// Adds a batch that was stored after this.
+    fn add(&mut self, batch: &JournalBatch) {
+        let last = self.last();
+        let numbered = (batch.first..).zip(&batch.records);
+        self.records.extend(numbered.filter(|(number, _)| *number > last).map(|(_, r)| r.clone()));
+        if let Some(snapshot) = &batch.snapshot
+            && snapshot.upto > self.covered()
+        {
+            let replaced = (snapshot.upto - self.covered()) as usize;
+            self.records.drain(..replaced.min(self.records.len()));
+            self.snapshot = Some(snapshot.clone());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! new file beside it, and replaces the old one. [`Folder`] is a place in the system's file system; the
 //! simulation has a place that fails and loses power.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -67,13 +67,14 @@ pub trait JournalPlace: Send + 'static {
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
-    /// Device and inode of the file that was installed last.
-    installed: Cell<Option<(u64, u64)>>,
+    /// The file that was installed last. It is kept open: the system gives the number of a file that is removed and open nowhere
+    /// to the next one.
+    installed: RefCell<Option<File>>,
 }
 
 impl Folder {
     pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), installed: Cell::new(None) }
+        Self { path: path.to_owned(), installed: RefCell::new(None) }
     }
 
     fn draft_path(&self) -> PathBuf {
@@ -138,13 +139,16 @@ impl JournalPlace for Folder {
             File::open(folder)?.sync_all()?;
         }
         // Last: who gets an error does not use the new file.
-        self.installed.set(Some(identity(&file.metadata()?)));
+        *self.installed.borrow_mut() = Some(file);
         Ok(())
     }
 
     fn occupant(&self) -> Result<Occupant, JournalError> {
+        let installed = self.installed.borrow().as_ref().map(File::metadata).transpose()?;
         match fs::metadata(&self.path) {
-            Ok(found) if Some(identity(&found)) == self.installed.get() => Ok(Occupant::Ours),
+            Ok(found) if Some(identity(&found)) == installed.as_ref().map(identity) => {
+                Ok(Occupant::Ours)
+            }
             // To open a pipe is to wait for its writer.
             Ok(found) if !found.is_file() => {
                 let (place, what) = (self.name(), "it is no plain file".to_owned());

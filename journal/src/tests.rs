@@ -354,6 +354,57 @@ fn s_12_what_is_no_journal_or_tells_no_job_is_never_replaced() {
     assert!(error.to_string().contains("nothing says whose it is"), "{error}");
 }
 
+/// A journal of five records of job 1 in term 2, after a write that failed. The place of its file is in this folder.
+fn failed() -> (tempfile::TempDir, std::path::PathBuf, FileJournal) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal");
+    let mut ours = FileJournal::open(&path).expect("made").identified_by(identity);
+    append(&mut ours, 1, 5, (1, 2));
+    let gap = JournalBatch { first: 9, records: vec![vec![1, 2]], snapshot: None };
+    ours.append(&gap).expect_err("records are missing before it");
+    (folder, path, ours)
+}
+
+#[test]
+fn s_12_a_journal_that_is_removed_or_is_older_after_a_failed_write_is_written_anew() {
+    let (folder, path, mut ours) = failed();
+    fs::remove_file(&path).expect("removed");
+    append(&mut ours, 6, 1, (1, 2));
+    assert_eq!(ours.restore_if_removed().expect("there"), Some(Restored::Removed));
+    let found = FileJournal::read_beside_driver(&path).expect("read").expect("there");
+    assert_eq!(found.last(), 6);
+    drop((folder, ours));
+    let (_folder, path, mut ours) = failed();
+    fs::remove_file(&path).expect("removed");
+    append(&mut FileJournal::open(&path).expect("made"), 1, 3, (1, 1));
+    append(&mut ours, 6, 1, (1, 2));
+    assert_eq!(ours.restore_if_removed().expect("there"), Some(Restored::CameBack));
+    let found = FileJournal::read_beside_driver(&path).expect("read").expect("there");
+    assert_eq!(found.last(), 6);
+}
+
+#[test]
+fn s_12_after_a_failed_write_another_job_s_journal_is_left_as_it_is() {
+    let (_folder, path, mut ours) = failed();
+    fs::remove_file(&path).expect("removed");
+    append(&mut FileJournal::open(&path).expect("made"), 1, 8, (7, 1));
+    let before = fs::read(&path).expect("there");
+    let batch = JournalBatch { first: 6, records: vec![vec![1, 2]], snapshot: None };
+    let error = ours.append(&batch).expect_err("it is of another job");
+    assert!(matches!(error, JournalError::Displaced { .. }), "{error}");
+    assert_eq!(fs::read(&path).expect("there"), before);
+}
+
+#[test]
+fn s_12_after_a_failed_write_another_driver_keeps_the_journal_that_it_has_opened() {
+    let (_folder, path, mut ours) = failed();
+    let theirs = FileJournal::open(&path).expect("nobody has it");
+    let batch = JournalBatch { first: 6, records: vec![vec![1, 2]], snapshot: None };
+    let error = ours.append(&batch).expect_err("it is held");
+    assert!(matches!(error, JournalError::InUse), "{error}");
+    drop(theirs);
+}
+
 #[test]
 fn a_journal_of_a_job_that_is_over_does_not_come_back() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -75,6 +75,33 @@ fn d_4_a_disk_that_fills_up_stops_decisions_and_not_the_training() {
 }
 
 #[test]
+fn s_12_a_state_directory_that_is_removed_while_its_disk_is_full_is_written_anew() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let (driver, victim) = (job.driver.id(), job.pid("b", 0));
+    limit_files(driver, "0");
+    signal(victim, Signal::SIGKILL);
+    job.wait("the warning", |job| {
+        job.status()?["warnings"].to_string().contains("no space is left").then_some(())
+    });
+    // As somebody does who makes room.
+    fs::remove_dir_all(job.path("state")).expect("it is there");
+    limit_files(driver, "unlimited");
+    job.wait("two workers again", |job| {
+        let status = job.status()?;
+        (status["world_size"] == 2 && status["generation"].as_u64() > Some(2)).then_some(())
+    });
+    job.wait_for_steps();
+    job.kill_driver();
+    job.start_driver_again();
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn d_4_a_driver_that_is_started_again_on_a_full_disk_goes_on_once_there_is_room() {
     let Some(disk) = Disk::make("state") else { return };
     let filler = disk.path().join("filler");

@@ -104,6 +104,31 @@ fn s_12_a_state_directory_that_comes_back_gets_what_the_job_did_meanwhile() {
 }
 
 #[test]
+fn s_2_a_driver_whose_address_somebody_else_has_waits_for_it_and_goes_on_without_its_event_log() {
+    let mut job = job(&["-n", "2"]);
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    job.kill_driver();
+    let stranger = std::net::UdpSocket::bind(&job.address).expect("the driver is gone");
+    let (log, aside) = (job.path("state/events.jsonl"), job.path("aside"));
+    fs::rename(&log, &aside).expect("it is there");
+    fs::create_dir(&log).expect("ours");
+    job.start_driver_again();
+    let told = "the job waits for its driver, whose address is not free";
+    job.wait("the warning", |job| job.stderr().contains(told).then_some(()));
+    job.wait_for_steps();
+    drop(stranger);
+    let told = "the event log cannot be written";
+    job.wait("what is told of the log", |job| job.stderr().contains(told).then_some(()));
+    job.wait("the same job", |job| (job.status()?["term"] == 2).then_some(()));
+    fs::remove_dir(&log).expect("nothing is in it");
+    job.wait("another log", |_| log.is_file().then_some(()));
+    job.wait_for_steps();
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn s_12_a_state_directory_that_cannot_be_read_is_told_so_with_the_system_s_reason() {
     let mut job = job(&["-n", "2"]);
     let (state, aside) = (job.path("state"), job.path("aside"));

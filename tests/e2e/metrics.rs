@@ -239,6 +239,30 @@ fn dashboard_and_rules_name_only_metrics_that_there_are() {
 }
 
 #[test]
+fn s_2_a_driver_whose_page_s_address_was_taken_goes_on_with_its_job_and_has_the_page_later() {
+    let reserved = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = reserved.local_addr().expect("it is bound");
+    drop(reserved);
+    let flags = ["-n", "1", "--dashboard", &address.to_string()];
+    let mut job = Job::start(&flags, &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    assert!(metrics(address).contains("elastic_"));
+    job.kill_driver();
+    let stranger = TcpListener::bind(address).expect("the driver is gone");
+    job.start_driver_again();
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    let told = "the job goes on without its dashboard until this address is free";
+    job.wait("the warning", |job| job.stderr().contains(told).then_some(()));
+    job.wait_for_steps();
+    drop(stranger);
+    assert!(metrics(address).contains("elastic_"));
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [1], "no reset");
+    job.assert_exact();
+}
+
+#[test]
 fn the_dashboard_changes_nothing_and_answers_no_other_site() {
     let (mut job, address) = observed(&[]);
     metrics(address);

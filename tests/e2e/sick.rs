@@ -83,6 +83,7 @@ fn s_1_with_the_journal_in_etcd_a_frozen_state_directory_costs_events_only() {
     assert_eq!(job.status().expect("a status")["term"], 1, "the same driver leads");
     job.disk.as_ref().expect("it has one").thaw();
     assert_eq!(job.finish(), 0);
+    assert!(!job.stderr().contains("has stopped leading"), "the job is over");
     job.assert_exact();
 }
 
@@ -463,7 +464,14 @@ fn s_12_a_token_from_the_environment_does_not_stand_in_proc() {
     let file = job.path("state/token");
     let written = |_: &mut Job| std::fs::read_to_string(&file).ok().filter(|it| !it.is_empty());
     let token = job.wait("the token", written);
-    let agent = Command::new(binary())
+    // An environment may have a variable twice, which programs other than this one leave alone.
+    let twice = "import ctypes, os, sys\n\
+        text = os.environ.pop('ELASTIC_TOKEN')\n\
+        values = [f'{key}={value}' for key, value in os.environ.items()] + 2 * ['ELASTIC_TOKEN=' + text]\n\
+        array = lambda of: (ctypes.c_char_p * (len(of) + 1))(*[each.encode() for each in of], None)\n\
+        ctypes.CDLL(None).execve(sys.argv[1].encode(), array(sys.argv[1:]), array(values))";
+    let agent = Command::new("python3")
+        .args(["-c", twice, binary()])
         .args(["--role", "worker", "--join", &job.address, "--host", "a", "--slots", "1"])
         .env("ELASTIC_TOKEN", token.trim())
         .stdin(Stdio::null())
@@ -477,6 +485,38 @@ fn s_12_a_token_from_the_environment_does_not_stand_in_proc() {
     let environment = environment.expect("it runs");
     assert!(!environment.windows(secret.len()).any(|part| part == secret));
     assert_eq!(job.finish(), 0);
+}
+
+#[test]
+fn s_10_an_orphan_whose_memory_does_not_answer_keeps_no_worker_from_its_host() {
+    const STUCK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/stuck.py");
+    const LEAVES_ONE: &str = "case $ELASTIC_WORKER in b*) [ -e \"$0\" ] || { touch \"$0\"; setsid -f \
+        python3 \"$1\" \"$2\" \"$3\" >/dev/null 2>&1; };; esac; shift 3; exec \"$@\"";
+    let Some(disk) = Disk::make("unused") else { return };
+    let on_disk = disk.path().join("file");
+    std::fs::write(&on_disk, vec![0; 2 << 20]).expect("there is room");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (once, hangs) = (folder.path().join("once"), folder.path().join("hangs"));
+    let text = |path: &std::path::Path| path.display().to_string();
+    let trainer = crate::support::program("trainer");
+    let words = [text(&once), STUCK.to_owned(), text(&on_disk), text(&hangs), text(&trainer)];
+    let flags = ["--control", "CONTROL", "--log", "LOG"].map(str::to_owned);
+    let program = [&["sh", "-c", LEAVES_ONE].map(str::to_owned)[..], &words, &flags].concat();
+    let mut job = with_two_agents(Job::start_program(&["-n", "2", "--min-np", "1"], &program));
+    let orphan = job.wait("the orphan", |_| std::fs::read_to_string(&hangs).ok());
+    disk.freeze();
+    std::fs::remove_file(&hangs).expect("it is there");
+    let task = format!("/proc/{}/task", orphan.trim());
+    job.wait("both of its threads to wait", |_| {
+        let tasks = std::fs::read_dir(&task).ok()?.flatten();
+        let stats = tasks.filter_map(|it| std::fs::read_to_string(it.path().join("stat")).ok());
+        (stats.filter(|stat| stat.contains(") D ")).count() == 2).then_some(())
+    });
+    let victim = job.pid("b", 0);
+    kill_until_another_generation(&mut job, victim);
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+    drop(disk);
 }
 
 pub(crate) fn zombies_of(parent: u32) -> usize {

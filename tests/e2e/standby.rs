@@ -84,6 +84,31 @@ impl Three {
 }
 
 #[test]
+fn s_12_a_standby_that_was_not_heard_for_a_while_and_has_lost_its_state_directory_leads() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut two = job(&etcd.address().to_string());
+    two.job.standby("second", &[]);
+    let (second, state) = (two.job.standbys["second"].id().cast_signed(), "state-second");
+    std::fs::remove_dir_all(two.job.path(state)).expect("it is there");
+    signal(second, Signal::SIGSTOP);
+    // The nodes are told of no standby any more.
+    two.job.wait("nobody stands by", |job| job.standby_addresses().is_empty().then_some(()));
+    two.job.kill_driver();
+    signal(second, Signal::SIGCONT);
+    two.job.wait_for_term(2);
+    two.job.wait("the state directory of the driver that leads", |job| {
+        let files = ["token", "address", "lock", "events.jsonl"];
+        files.iter().all(|name| job.path(state).join(name).exists()).then_some(())
+    });
+    two.job.wait_for_steps();
+    let workers = [two.job.pid("a", 0), two.job.pid("b", 0)];
+    assert_eq!(workers, two.workers, "D-3");
+    two.job.control("finish");
+    assert_eq!(two.job.standby_end("second"), 0);
+    two.job.assert_exact();
+}
+
+#[test]
 fn another_driver_acts_when_the_acting_one_is_killed() {
     let Some(etcd) = Etcd::start() else { return };
     let mut three = three(&etcd);

@@ -15,7 +15,7 @@ use elastic_protocol::messages::{GoodputStatus, StatusReport};
 use elastic_runtime::{NodeHandle, wall_clock};
 use tokio::time::sleep;
 
-use super::event_log::{EventMarker, lines_of, open_log};
+use super::event_log::{EventMarker, lines_of, open_log_to_go_on};
 
 /// Interval between two lines of the event log that say how much goodput there was. The next driver takes the last of
 /// them for the last sign of this one.
@@ -92,5 +92,5 @@ impl Accounting {
 
 /// The last job of an event log; none if there is no log, or it cannot be read.
 fn job_in(log: &Path) -> Option<LoggedJob> {
-    LoggedJob::of_lines(lines_of(open_log(log).ok()?))
+    LoggedJob::of_lines(lines_of(open_log_to_go_on(log).ok()?))
 }

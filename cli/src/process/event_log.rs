@@ -2,7 +2,7 @@
 //! read by the commands, the page and the accounting.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
     PermissionsExt as _,
@@ -21,6 +21,9 @@ use super::plain_file;
 /// Size limit in bytes (64 MiB): past it the log is renamed to `events.jsonl.1`, which replaces the previous one.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
+/// Most bytes of a line that are read: more than any event has.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
 /// Timeout for writing the last lines when the driver ends.
 pub(super) const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 
@@ -32,11 +35,32 @@ pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     plain_file::open(path)
 }
 
+/// Opens a log from which its job goes on. No more is read than a log has: a file that is longer is none that was written
+/// here, or has a hole after a crash.
+pub(crate) fn open_log_to_go_on(path: &Path) -> io::Result<File> {
+    let mut log = open_log(path)?;
+    let bytes = log.metadata()?.len();
+    log.seek(SeekFrom::Start(bytes.saturating_sub(FILE_BYTES_MAX)))?;
+    Ok(log)
+}
+
 /// The lines of a log, to its end or the first that the disk does not give. A damaged line is no reason to leave out those
-/// after it: what is no UTF-8 is replaced, and the reader of the line finds that it is no event.
-pub(crate) fn lines_of(log: File) -> impl Iterator<Item = String> {
-    let lines = BufReader::new(log).split(b'\n').map_while(Result::ok);
-    lines.map(|line| String::from_utf8_lossy(&line).into_owned())
+/// after it: what is no UTF-8 is replaced, what is beyond the length of a line is left out, and the reader of the line finds
+/// that it is no event.
+pub(crate) fn lines_of(log: impl Read) -> impl Iterator<Item = String> {
+    let mut log = BufReader::new(log);
+    std::iter::from_fn(move || {
+        let mut line = Vec::new();
+        (&mut log).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).ok()?;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if line.is_empty() {
+            return None;
+        } else if line.len() as u64 == LINE_BYTES_MAX {
+            log.skip_until(b'\n').ok()?;
+        }
+        Some(String::from_utf8_lossy(&line).into_owned())
+    })
 }
 
 /// Writes `events.jsonl`: the lines of later jobs follow those of earlier ones. The file is written in a lane of its
@@ -142,7 +166,8 @@ pub(crate) struct LoggedStart<'a> {
 }
 
 impl EventLog {
-    /// Opens the log, without these permissions, and writes its first line, which names the job.
+    /// Opens the log, without these permissions, and writes its first line, which names the job. A job that goes on under
+    /// another driver does so without its log, too, until that can be opened.
     pub(crate) fn open(
         path: PathBuf,
         umask: FileUmask,
@@ -150,7 +175,12 @@ impl EventLog {
         term: u64,
         job: &LoggedStart<'_>,
     ) -> io::Result<Self> {
-        let file = EventFile::open(path, umask, ContinuedLine::new(term, job))?;
+        let mut file = EventFile::unopened(path, umask, ContinuedLine::new(term, job));
+        match file.open() {
+            // What is written first tries it again, and says why it cannot be.
+            Err(_) if term > 1 => {}
+            opened => opened?,
+        }
         let dropped = move |lines| {
             let (t, kind) = (rfc_3339(wall_clock()), "lines_dropped");
             let dropped = Dropped { t, term, generation: 0, kind, lines };
@@ -213,7 +243,8 @@ impl Drop for EventLog {
 struct EventFile {
     path: PathBuf,
     umask: FileUmask,
-    file: File,
+    /// None where it could not be opened yet.
+    file: Option<File>,
     bytes: u64,
     /// Whether the last write failed, which may have left part of a line.
     is_failing: bool,
@@ -222,20 +253,29 @@ struct EventFile {
 }
 
 impl EventFile {
-    fn open(path: PathBuf, umask: FileUmask, continued: ContinuedLine) -> io::Result<Self> {
-        let file = open_masked(&path, umask)?;
-        let bytes = file.metadata()?.len();
-        Ok(Self { path, umask, file, bytes, is_failing: false, continued })
+    const fn unopened(path: PathBuf, umask: FileUmask, continued: ContinuedLine) -> Self {
+        Self { path, umask, file: None, bytes: 0, is_failing: false, continued }
+    }
+
+    /// Opens the file that has its name now.
+    fn open(&mut self) -> io::Result<()> {
+        let file = open_masked(&self.path, self.umask)?;
+        self.bytes = file.metadata()?.len();
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.as_mut().ok_or(io::ErrorKind::NotFound)?.write_all(bytes)
     }
 
     /// Goes on in the file that has its name now.
     fn go_on(&mut self) -> io::Result<()> {
-        self.file = open_masked(&self.path, self.umask)?;
-        self.bytes = self.file.metadata()?.len();
+        self.open()?;
         self.continued.t = rfc_3339(wall_clock());
         let mut line = serde_json::to_vec(&self.continued)?;
         line.push(b'\n');
-        self.file.write_all(&line)?;
+        self.append(&line)?;
         self.bytes += line.len() as u64;
         Ok(())
     }
@@ -250,9 +290,10 @@ impl EventFile {
 
     /// Opens the log anew if its file was removed or moved away, such as by a cleaner of temporary folders.
     fn reopen_if_removed(&mut self) -> io::Result<()> {
-        let ours = self.file.metadata()?;
+        let number = |found: &fs::Metadata| (found.dev(), found.ino());
+        let ours = self.file.as_ref().map(File::metadata).transpose()?;
         match fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == (ours.dev(), ours.ino()) => return Ok(()),
+            Ok(found) if ours.as_ref().map(number) == Some(number(&found)) => return Ok(()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -269,10 +310,10 @@ impl EventFile {
             self.rotate()?;
         }
         if self.is_failing {
-            self.file.write_all(b"\n")?;
+            self.append(b"\n")?;
         }
         // A single write: a reader of the growing file sees whole lines.
-        self.file.write_all(lines)?;
+        self.append(lines)?;
         self.bytes += lines.len() as u64;
         Ok(())
     }
@@ -351,6 +392,27 @@ mod tests {
     }
 
     #[test]
+    fn s_12_a_line_without_an_end_is_cut_off_and_what_comes_after_it_is_read() {
+        let endless = vec![0; 3 * LINE_BYTES_MAX as usize];
+        let log = [b"one\n\n", &endless[..], b"\nlast"].concat();
+        let lengths: Vec<usize> = lines_of(&log[..]).map(|line| line.len()).collect();
+        assert_eq!(lengths, [3, 0, LINE_BYTES_MAX as usize, 4]);
+    }
+
+    #[test]
+    fn s_12_a_log_that_is_too_long_to_be_one_is_not_read_from_its_beginning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("events.jsonl");
+        let file = File::create(&path).expect("made");
+        file.set_len(1 << 40).expect("a file with a hole");
+        drop(file);
+        let mut file = OpenOptions::new().append(true).open(&path).expect("there");
+        file.write_all(b"\nlast\n").expect("written");
+        let lines = lines_of(open_log_to_go_on(&path).expect("there"));
+        assert_eq!(lines.last().as_deref(), Some("last"));
+    }
+
+    #[test]
     fn a_line_has_its_time_term_generation_and_kind() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events.jsonl");
@@ -397,7 +459,8 @@ mod tests {
         let folder = path.parent().expect("it has one");
         fs::create_dir(folder).expect("made");
         let continued = ContinuedLine::new(1, &START);
-        let mut file = EventFile::open(path.clone(), FileUmask::PRIVATE, continued).expect("made");
+        let mut file = EventFile::unopened(path.clone(), FileUmask::PRIVATE, continued);
+        file.open().expect("made");
         file.write_all(b"1\n").expect("never fails");
         fs::remove_dir_all(folder).expect("removed");
         file.write_all(b"2\n").expect("never fails");
@@ -418,7 +481,8 @@ mod tests {
         let path = folder.path().join("events.jsonl");
         let group_reads = FileUmask::new(0o027).expect("it takes nothing from the owner");
         let continued = ContinuedLine::new(1, &START);
-        let mut file = EventFile::open(path.clone(), group_reads, continued).expect("made");
+        let mut file = EventFile::unopened(path.clone(), group_reads, continued);
+        file.open().expect("made");
         let line = [vec![b'x'; (FILE_BYTES_MAX / 4) as usize - 1], vec![b'\n']].concat();
         for _ in 0..9 {
             file.write_all(&line).expect("never fails");

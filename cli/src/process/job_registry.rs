@@ -13,6 +13,7 @@ use elastic_protocol::messages::StatusReport;
 use elastic_protocol::{JobOutcome, JobResult};
 use serde::{Deserialize, Serialize};
 
+use super::plain_file;
 use super::state_dir::{JOURNAL_FILE, LOCK_FILE, state_root};
 
 /// Most jobs that are remembered; past it the oldest that do not run are forgotten, with their default state folders.
@@ -187,6 +188,7 @@ impl JobRegistry {
     fn write(&self, entry: &JobEntry) -> io::Result<()> {
         let path = self.path(&entry.job);
         let draft = path.with_extension("draft");
+        plain_file::refuse_other(&draft)?;
         let mut file =
             OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&draft)?;
         serde_json::to_writer(&mut file, entry)?;
@@ -211,10 +213,10 @@ impl JobRegistry {
 }
 
 fn read_entry(path: &Path) -> Option<JobEntry> {
-    if path.extension()? != "json" || fs::metadata(path).ok()?.len() > ENTRY_BYTES_MAX {
+    if path.extension()? != "json" {
         return None;
     }
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    serde_json::from_slice(&plain_file::read(path, ENTRY_BYTES_MAX).ok()?).ok()
 }
 
 /// A time as entries have it.
@@ -273,6 +275,23 @@ mod tests {
         registry.end("unknown", end(JobOutcome::Failed)).expect("nothing to do");
         fs::write(registry.folder().join("x.json"), "no entry").expect("written");
         assert_eq!(registry.jobs().len(), 1);
+    }
+
+    #[test]
+    fn s_13_what_is_no_plain_file_among_the_entries_is_left_out_and_not_waited_for() {
+        let root = tempfile::tempdir().expect("a folder");
+        let registry = JobRegistry { root: root.path().to_owned() };
+        let folder = registry.folder();
+        fs::create_dir_all(&folder).expect("made");
+        let mode = nix::sys::stat::Mode::S_IRWXU;
+        nix::unistd::mkfifo(&folder.join("pipe.json"), mode).expect("made");
+        std::os::unix::fs::symlink("/dev/zero", folder.join("endless.json")).expect("made");
+        let entry = entry(root.path(), 1);
+        registry.begin(entry.clone()).expect("written");
+        assert_eq!(registry.jobs().len(), 1);
+        nix::unistd::mkfifo(&folder.join("job-0001.draft"), mode).expect("made");
+        let error = registry.begin(entry).expect_err("nobody reads that pipe");
+        assert!(error.to_string().contains("no plain file"), "{error}");
     }
 
     #[test]

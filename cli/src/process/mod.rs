@@ -41,7 +41,7 @@ pub(crate) use driver::run_driver;
 pub(crate) use driver_reach::{
     UdpAnswer, addresses_of, advice, is_answered_at, probe, route_to, short_packets_towards,
 };
-pub(crate) use event_log::{lines_of, open_log};
+pub(crate) use event_log::{lines_of, open_log, open_log_to_go_on};
 pub(crate) use job_registry::{JobCondition, JobEntry, JobRegistry};
 pub(crate) use leash::read_token as read_token_from_launcher;
 pub(crate) use network::{check_interface, interface_of, ip_of};

@@ -99,15 +99,27 @@ impl DriverStateDir {
         &self.path
     }
 
-    /// Writes the token, then the driver's address: a reader of the address finds the token, too.
+    /// Writes the token, then the driver's address: a reader of the address finds the token, too. A job that `goes_on` does so
+    /// without them: who stood by while the directory was removed, or its disk became full, leads all the same, and they are
+    /// written once they can be ([`Self::restore_if_removed`]).
     pub(crate) fn publish(
         &self,
         token: &JoinToken,
         address: SocketAddr,
+        goes_on: bool,
     ) -> Result<PathBuf, CommandFailure> {
-        let token_path = write_published(&self.path, token, address)?;
         self.held().published = Some((token.clone(), address));
-        Ok(token_path)
+        match write_published(&self.path, token, address) {
+            Err(failure) if goes_on => {
+                tracing::warn!(
+                    folder = %self.path.display(),
+                    %failure,
+                    "the job goes on although its state directory cannot be written; that is tried again"
+                );
+                Ok(self.path.join(TOKEN_FILE))
+            }
+            written => written,
+        }
     }
 
     /// Makes the directory anew, with the lock, the token and the address, if any of them was removed or overwritten while the
@@ -302,7 +314,7 @@ mod tests {
         let token = token();
         let address = SocketAddr::from(([127, 0, 0, 1], 7070));
         assert!(!state.restore_if_removed().expect("nothing is published yet"));
-        state.publish(&token, address).expect("written");
+        state.publish(&token, address, false).expect("written");
         assert!(!state.restore_if_removed().expect("all is there"));
         fs::remove_file(path.join(TOKEN_FILE)).expect("removed");
         assert!(state.restore_if_removed().expect("written"));
@@ -333,7 +345,7 @@ mod tests {
         let path = folder.path().join("a/b");
         let state = DriverStateDir::open(&path, FileUmask::PRIVATE).expect("made");
         let token = token();
-        state.publish(&token, SocketAddr::from(([127, 0, 0, 1], 7070))).expect("written");
+        state.publish(&token, SocketAddr::from(([127, 0, 0, 1], 7070)), false).expect("written");
         // A folder has the token's name: neither is it read, nor is it replaced by a file.
         fs::remove_file(path.join(TOKEN_FILE)).expect("removed");
         fs::create_dir(path.join(TOKEN_FILE)).expect("made");

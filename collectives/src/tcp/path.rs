@@ -17,19 +17,25 @@ use socket2::{SockRef, Socket, TcpKeepalive};
 
 use crate::quic::{QuicSession, SessionTraffic};
 
-/// Unanswered probes of an idle connection before the kernel gives it up.
+/// Unanswered probes of a handshake's connection before the kernel gives it up.
 const PROBES: u32 = 3;
+/// Probes of an idle connection within its deadline, the silence before the first one among them.
+const IDLE_PROBES: u32 = 10;
 /// Silence of a handshake's connection before it is probed, and between two probes: the least that the kernel knows.
 const HANDSHAKE_PROBED: Duration = Duration::from_secs(1);
 /// The unit of the kernel's keepalive settings.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Enables the kernel's probes on an idle connection, so that it ends within the deadline: after silence for two
-/// fifths of that, three probes.
+/// Enables the kernel's probes on an idle connection, so that it ends within the deadline. They begin early, and follow each other
+/// soon, since a middlebox may forget a connection that is idle while a step computes: also where a probe was answered, the
+/// next one comes after the interval.
 pub(super) fn keep_alive(socket: &Socket, deadline: Duration) -> io::Result<()> {
-    let part = (deadline / 5).max(SECOND);
-    let keepalive =
-        TcpKeepalive::new().with_time(part * 2).with_interval(part).with_retries(PROBES);
+    let interval = (deadline / IDLE_PROBES).max(SECOND);
+    let probes = (deadline.as_millis() / interval.as_millis()).saturating_sub(1).max(1);
+    let keepalive = TcpKeepalive::new()
+        .with_time(interval)
+        .with_interval(interval)
+        .with_retries(u32::try_from(probes).unwrap_or(IDLE_PROBES));
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
@@ -171,6 +177,17 @@ mod tests {
 
     fn flight(unacknowledged: u32, acknowledged: u64) -> UnackedBytes {
         UnackedBytes { unacknowledged, acknowledged, window_is_closed: false }
+    }
+
+    #[test]
+    fn s_3_an_idle_connection_is_probed_every_second_and_ends_within_its_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = Socket::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        keep_alive(&socket, DEADLINE).unwrap();
+        let (idle, interval) =
+            (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap());
+        assert_eq!((idle, interval), (SECOND, SECOND), "no middlebox forgets it in a long step");
+        assert_eq!(idle + interval * socket.tcp_keepalive_retries().unwrap(), DEADLINE);
     }
 
     #[test]

@@ -14,8 +14,11 @@ use super::election::{DriverCard, Leadership};
 use super::lease::{Lease, LeaseEnd};
 use crate::JournalError;
 
-/// Timeout of one renewal; the rest of the lease if that is less.
+/// Least timeout of one renewal; the rest of the lease if that is less.
 const ATTEMPT: Duration = Duration::from_millis(500);
+
+/// Part (1/3) of the rest of a lease that one renewal may take: a slow etcd answers within it, and another attempt follows.
+const ATTEMPTS: u32 = 3;
 
 /// Messages from the keeper's thread.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -131,7 +134,10 @@ fn keep(
             Err(RecvTimeoutError::Timeout) => {}
         }
         // No call may outlast the lease, since its end must be reported in time.
-        let patience = |lease: &Lease| lease.valid_until().saturating_sub(clock()).min(ATTEMPT);
+        let patience = |lease: &Lease| {
+            let left = lease.valid_until().saturating_sub(clock());
+            (left / ATTEMPTS).max(ATTEMPT).min(left)
+        };
         let left = patience(leadership.lease());
         let valid = leadership.lease().check(clock());
         let now = clock();

@@ -296,6 +296,20 @@ fn d_2_a_driver_that_is_cut_off_stops_before_another_acts() {
 }
 
 #[test]
+fn d_2_a_driver_keeps_its_lease_by_an_etcd_that_is_slow() {
+    let Some(etcd) = Etcd::start() else { return };
+    let member = etcd.member_that_is_slow(Duration::from_millis(700));
+    let address = elastic_journal::etcd::EtcdAddress { members: vec![member], ..etcd.address() };
+    let leadership = wins(&mut Candidate::new(address, card("a"), TTL, false));
+    let until = clock() + TTL + Duration::from_secs(2);
+    let keeper = Keeper::start(leadership, clock, clock, |_| true).expect("a thread is to be had");
+    within(LONG, "more than a lease has passed", || {
+        assert!(keeper.permit().is_valid(clock()), "it is renewed");
+        (clock() > until).then_some(())
+    });
+}
+
+#[test]
 fn a_driver_that_only_stands_by_begins_no_job() {
     let Some(etcd) = Etcd::start() else { return };
     let mut standby = Candidate::new(etcd.address(), card("b"), LONG, true);

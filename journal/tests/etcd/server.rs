@@ -217,6 +217,14 @@ impl Etcd {
         (member, is_cut)
     }
 
+    /// A member that takes so long for each call.
+    pub(crate) fn member_that_is_slow(&self, each: Duration) -> String {
+        self.member_behind(move |_| {
+            std::thread::park_timeout(each);
+            Fate::Answered
+        })
+    }
+
     /// A proxy of the member: `fate` decides what happens to each call.
     fn member_behind(&self, fate: impl Fn(&[u8]) -> Fate + Send + Sync + 'static) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");

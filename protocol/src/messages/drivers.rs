@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Most driver addresses that a node remembers.
 pub const DRIVERS_MAX: usize = 16;
 
-/// Addresses of the drivers, the acting one first. Sent by the driver to agents and workers; replaces what they
-/// were told before.
+/// Addresses of the drivers, the acting one first. Sent by the driver to agents and workers, which try what they were
+/// told before after these.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct KnownDrivers {
     /// `HOST:PORT` each; of more than [`DRIVERS_MAX`] only the first are kept.

@@ -42,23 +42,24 @@ pub(crate) struct DriverAddresses {
     found: FoundDrivers,
     /// The addresses that the driver of the highest term sent last.
     told: RefCell<(Incarnation, Vec<String>)>,
+    /// Addresses that were told before, and not the last time: a standby that was not heard for a while is back unheard where
+    /// the acting driver has gone meanwhile.
+    former: RefCell<Vec<String>>,
 }
 
 impl DriverAddresses {
     /// From one `HOST:PORT`, or several with commas between them, and those that are found later.
     pub(crate) fn new(given: &str, found: FoundDrivers) -> Rc<Self> {
-        Rc::new(Self { given: split(given).collect(), found, told: RefCell::default() })
+        let (given, told) = (split(given).collect(), RefCell::default());
+        Rc::new(Self { given, found, told, former: RefCell::default() })
     }
 
-    /// All addresses, each once; those from the driver first, as they are newer.
+    /// All addresses, each once; those from the driver first, as they are newer, and former ones last.
     pub(crate) fn all(&self) -> Vec<String> {
-        let mut all = self.told.borrow().1.clone();
-        for name in self.found.0.borrow().iter().chain(&self.given) {
-            if !all.contains(name) {
-                all.push(name.clone());
-            }
-        }
-        all
+        let (told, found, former) =
+            (self.told.borrow(), self.found.0.borrow(), self.former.borrow());
+        let all = told.1.iter().chain(&*found).chain(&self.given).chain(&*former);
+        each_once(all.cloned())
     }
 
     /// Takes the addresses that a driver of this term sends; those of an earlier term are ignored (G-2).
@@ -66,6 +67,11 @@ impl DriverAddresses {
         let mut told = self.told.borrow_mut();
         if term >= told.0 {
             addresses.truncate(DRIVERS_MAX);
+            let mut former = self.former.borrow_mut();
+            let before = told.1.drain(..).chain(former.drain(..));
+            let gone: Vec<String> = before.filter(|name| !addresses.contains(name)).collect();
+            *former = each_once(gone);
+            former.truncate(DRIVERS_MAX);
             *told = (term, addresses);
         }
     }
@@ -84,8 +90,27 @@ mod tests {
         assert_eq!(addresses.all(), ["c:1", "b:1", "a:1"]);
         addresses.handle_told(Incarnation(1), names(&["d:1"]));
         assert_eq!(addresses.all(), ["c:1", "b:1", "a:1"], "G-2");
-        addresses.handle_told(Incarnation(3), vec!["x:1".to_owned(); 1000]);
-        assert_eq!(addresses.all().len(), DRIVERS_MAX + 2);
+        let many = (0..1_000).map(|number| format!("x:{number}")).collect();
+        addresses.handle_told(Incarnation(3), many);
+        assert_eq!(addresses.all().len(), DRIVERS_MAX + 2 + 1, "c:1 is a former one");
+    }
+
+    #[test]
+    fn d_2_a_standby_that_was_not_heard_for_a_while_is_tried_last() {
+        let addresses = DriverAddresses::new("a:1", FoundDrivers::default());
+        let tell = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            addresses.handle_told(Incarnation(1), names);
+        };
+        tell(&["a:1", "b:1", "c:1"]);
+        tell(&["a:1"]);
+        assert_eq!(addresses.all(), ["a:1", "b:1", "c:1"]);
+        tell(&["a:1", "c:1"]);
+        assert_eq!(addresses.all(), ["a:1", "c:1", "b:1"]);
+        for number in 0..50 {
+            tell(&["a:1", &format!("d:{number}")]);
+        }
+        assert_eq!(addresses.all().len(), 2 + DRIVERS_MAX, "the last ones are kept");
     }
 
     #[test]

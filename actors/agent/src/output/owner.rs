@@ -87,7 +87,9 @@ impl FolderOwner {
 /// [`FolderTaken`] names the other job.
 pub fn check_folder(folder: &Path, job: &str) -> Result<(), FolderTaken> {
     let other = || {
-        let mut file = File::open(folder.join(NAME)).ok()?;
+        // To open a pipe is to wait for its writer.
+        let path = Some(folder.join(NAME)).filter(|path| path.is_file())?;
+        let mut file = File::open(path).ok()?;
         let holder = holder(&mut file).ok()?;
         let is_held = || matches!(file.try_lock(), Err(TryLockError::WouldBlock));
         (holder != job && is_held()).then_some(holder)
@@ -140,5 +142,9 @@ mod tests {
         let nowhere = Path::new("/dev/null");
         assert!(matches!(owner(nowhere, "one").enter(FileUmask::PRIVATE), Ok(None)));
         assert!(check_folder(nowhere, "one").is_ok());
+        let folder = tempfile::tempdir().expect("a folder");
+        let mode = nix::sys::stat::Mode::S_IRWXU;
+        nix::unistd::mkfifo(&folder.path().join(NAME), mode).expect("a pipe");
+        assert!(check_folder(folder.path(), "one").is_ok(), "and it is not waited for");
     }
 }

@@ -3,8 +3,12 @@
 //! and kills those of a worker that has ended. This runs on the lane of processes, as starts do, so that no
 //! child is taken for an orphan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use elastic_protocol::environment;
 use nix::sys::prctl;
@@ -17,6 +21,9 @@ use super::starting::Starter;
 
 /// The most searches for the orphans of a worker. Each search may find processes that a killed orphan has left.
 const LOOKS_MAX: u32 = 8;
+
+/// Timeout for reading the environment of an orphan.
+const READ_WITHIN: Duration = Duration::from_millis(500);
 
 /// Makes this process the parent of orphans from now on.
 pub(super) fn adopt() {
@@ -53,7 +60,10 @@ pub(super) fn end_orphans(starter: &Starter, worker: &str) {
     for _ in 0..LOOKS_MAX {
         let all = processes();
         let orphans = all.iter().filter(|(pid, seen)| {
-            seen.parent == me && !seen.has_ended() && !own.contains(pid) && is_of(**pid, worker)
+            seen.parent == me
+                && !seen.has_ended()
+                && !own.contains(pid)
+                && is_of(**pid, seen.started, worker)
         });
         let mut found: Vec<i32> = orphans.map(|(pid, _)| *pid).collect();
         if found.is_empty() {
@@ -79,10 +89,44 @@ pub(super) fn end_orphans(starter: &Starter, worker: &str) {
 }
 
 /// Whether a process was started by this worker or one of its descendants: the environment is inherited.
-fn is_of(pid: i32, worker: &str) -> bool {
+fn is_of(pid: i32, started: u64, worker: &str) -> bool {
     let entry = format!("{}={worker}", environment::WORKER);
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let read = move || fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let Some(environment) = read_in_time((pid, started), read) else {
+        tracing::warn!(
+            pid,
+            worker,
+            "it is not known whose process this is: its memory does not answer"
+        );
+        return false;
+    };
     environment.split(|byte| *byte == 0).any(|it| it == entry.as_bytes())
+}
+
+/// Reads of a process's memory that have not returned, each on a thread of its own, by process id and time of its start.
+static HANGING: Mutex<BTreeSet<(i32, u64)>> = Mutex::new(BTreeSet::new());
+
+/// What is read of a process's memory; none if that takes too long. Where one thread of it waits for a disk that hangs, and
+/// another one changes its memory's map, a reader waits for both.
+fn read_in_time(
+    process: (i32, u64),
+    read: impl FnOnce() -> Vec<u8> + Send + 'static,
+) -> Option<Vec<u8>> {
+    let hanging = || HANGING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !hanging().insert(process) {
+        return None;
+    }
+    let (tell, told) = sync_channel(1);
+    let reading = move || {
+        let read = read();
+        HANGING.lock().unwrap_or_else(PoisonError::into_inner).remove(&process);
+        drop(tell.send(read));
+    };
+    if thread::Builder::new().name("environment".to_owned()).spawn(reading).is_err() {
+        hanging().remove(&process);
+        return None;
+    }
+    told.recv_timeout(READ_WITHIN).ok()
 }
 
 /// All processes that `/proc` shows, by process id.
@@ -90,4 +134,27 @@ fn processes() -> BTreeMap<i32, ProcessStat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| Some((pid, ProcessStat::of(pid)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g_9_a_process_whose_memory_does_not_answer_is_waited_for_once_and_no_longer_than_its_time() {
+        let (answer, hangs) = sync_channel::<()>(0);
+        let process = (i32::MAX, 1);
+        let read = move || {
+            let _ = hangs.recv();
+            Vec::new()
+        };
+        assert_eq!(read_in_time(process, read), None);
+        assert_eq!(read_in_time(process, || vec![1]), None, "the first reading still hangs");
+        assert_eq!(read_in_time((i32::MAX, 2), || vec![2]), Some(vec![2]), "another process");
+        drop(answer);
+        while HANGING.lock().expect("no test panics with it").contains(&process) {
+            thread::yield_now();
+        }
+        assert_eq!(read_in_time(process, || vec![3]), Some(vec![3]));
+    }
 }

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::DashboardJob;
 use super::feed::FedEvents;
 use super::server::DashboardService;
-use crate::process::{lines_of, open_log};
+use crate::process::{lines_of, open_log_to_go_on};
 
 /// Interval between two looks at what has changed, if nothing happens.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
@@ -22,7 +22,7 @@ const TOLD_APART: Duration = Duration::from_millis(100);
 /// What the event log tells of a job up to now. Its file is read on the dashboard's thread, so that nobody waits for it.
 pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
     let mut record = PageRecord::new(job.id.clone(), job.since);
-    if let Ok(file) = open_log(&job.log) {
+    if let Ok(file) = open_log_to_go_on(&job.log) {
         let mut is_known = false;
         for text in lines_of(file) {
             let Ok(line) = LoggedLine::read(&text) else { continue };

@@ -15,6 +15,7 @@ mod request;
 mod server;
 mod viewers;
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,25 +78,31 @@ pub(crate) struct Dashboard {
 }
 
 impl Dashboard {
-    /// Listens, and answers on a thread of its own until the process ends.
+    /// Listens, and answers on a thread of its own until the process ends. A job that `goes_on` is not kept waiting for its
+    /// address: somebody else may have taken that meanwhile. It is tried until it is free.
     pub(crate) fn start(
         bind: SocketAddr,
         token: &JoinToken,
         job: DashboardJob,
+        goes_on: bool,
     ) -> Result<Self, CommandFailure> {
-        let listening = || -> std::io::Result<(TcpListener, SocketAddr)> {
-            let listener = TcpListener::bind(bind)?;
-            listener.set_nonblocking(true)?;
-            let address = listener.local_addr()?;
-            Ok((listener, address))
+        let listener = match listen(bind) {
+            Err(error) if goes_on => {
+                tracing::warn!(%bind, %error, "the job goes on without its dashboard until this address is free");
+                Err(bind)
+            }
+            listened => Ok(listened
+                .usage(format!("the dashboard cannot listen on {bind}"))
+                .map_err(|failure| {
+                    failure.hint(
+                        "give --dashboard an address of this machine with a port that is free (port 0 takes any), or none",
+                    )
+                })?),
         };
-        let (listener, address) = listening()
-            .usage(format!("the dashboard cannot listen on {bind}"))
-            .map_err(|failure| {
-                failure.hint(
-                    "give --dashboard an address of this machine with a port that is free (port 0 takes any), or none",
-                )
-            })?;
+        let address = match &listener {
+            Ok(listener) => listener.local_addr().failed("the dashboard has no address")?,
+            Err(bind) => *bind,
+        };
         let published = PublishedSnapshot::default();
         let access = Access::new(address, token);
         let (feed, events) = EventFeed::new();
@@ -117,4 +124,11 @@ impl Dashboard {
             let _due = timeout(PUBLISHED_EVERY - PUBLISHED_APART, self.feed.fed()).await;
         }
     }
+}
+
+/// Listens at an address.
+fn listen(bind: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(bind)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }

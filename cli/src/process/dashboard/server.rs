@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use super::follow::{follow, record_of};
 use super::output::{OutputFolder, answer_output};
 use super::request::{DashboardAnswer, DashboardRequest};
 use super::viewers::{ConnectionState, ViewerNews, Viewers};
-use super::{DashboardJob, PublishedSnapshot};
+use super::{DashboardJob, PublishedSnapshot, listen};
 
 /// Most connections at a time; another one is closed at once.
 const CONNECTIONS_MAX: usize = 64;
@@ -41,6 +41,9 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Pause after a connection that could not be accepted, as without descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Interval between two attempts to listen at an address that somebody else has.
+const LISTEN_AGAIN: Duration = Duration::from_secs(2);
 
 /// Most bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -62,9 +65,10 @@ pub(super) struct DashboardService {
 
 type DashboardBody = OneBody<Full<Bytes>, ViewerNews>;
 
-/// Serves until the process ends. Without a runtime of its own nothing is served, and the log says so.
+/// Serves until the process ends, by a listener or, later, at an address that is not free yet. Without a runtime of its own
+/// nothing is served, and the log says so.
 pub(super) fn serve(
-    listener: TcpListener,
+    listener: Result<TcpListener, SocketAddr>,
     access: Access,
     published: PublishedSnapshot,
     events: FedEvents,
@@ -84,7 +88,20 @@ pub(super) fn serve(
     }
 }
 
-async fn accept(listener: TcpListener, service: Rc<DashboardService>) -> std::io::Result<()> {
+async fn accept(
+    listener: Result<TcpListener, SocketAddr>,
+    service: Rc<DashboardService>,
+) -> std::io::Result<()> {
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(bind) => loop {
+            sleep(LISTEN_AGAIN).await;
+            if let Ok(listener) = listen(bind) {
+                tracing::info!(%bind, "the dashboard's address is free: it listens there");
+                break listener;
+            }
+        },
+    };
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {

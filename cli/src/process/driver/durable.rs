@@ -2,8 +2,9 @@
 //! by the driver's process.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -30,6 +31,22 @@ pub(super) struct Durable {
     pub(super) port: JournalPort,
     /// The journal's file, for its keeper; none where the journal is in a store.
     pub(super) file: Option<Weak<Mutex<FileJournal>>>,
+    /// To be told when the job is over.
+    pub(super) over: OverMark,
+}
+
+/// Says whether the job is over. What is appended to its journal later is dropped: the journal is gone. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OverMark(Arc<AtomicBool>);
+
+impl OverMark {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// The reason why a journal cannot be used.
@@ -125,8 +142,10 @@ impl Durable {
         let secrets = JobSecrets::from_bytes(&opened)
             .failed(format!("the journal {name} cannot be used"))
             .map_err(Unusable::Lasting)?;
-        let port = JournalPort::new(Box::new(ClosedAside(Some(journal))), lane.clone());
-        Ok(Self { tenure, secrets, port, file: None })
+        let over = OverMark::default();
+        let journal = ClosedAside { journal: Some(journal), over: over.clone() };
+        let port = JournalPort::new(Box::new(journal), lane.clone());
+        Ok(Self { tenure, secrets, port, file: None, over })
     }
 
     /// Workers that were started and have not attached: their tokens are still valid.
@@ -174,7 +193,10 @@ async fn once_there_is_room<T>(
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A journal that a thread of its own closes, since closing writes to the disk.
-struct ClosedAside(Option<Box<dyn Journal>>);
+struct ClosedAside {
+    journal: Option<Box<dyn Journal>>,
+    over: OverMark,
+}
 
 impl Journal for ClosedAside {
     fn load(&mut self) -> Result<LoadedJournal, JournalError> {
@@ -182,20 +204,20 @@ impl Journal for ClosedAside {
     }
 
     fn append(&mut self, batch: &JournalBatch) -> Result<(), JournalError> {
-        self.inner()?.append(batch)
+        if self.over.is_set() { Ok(()) } else { self.inner()?.append(batch) }
     }
 }
 
 impl ClosedAside {
     fn inner(&mut self) -> Result<&mut (dyn Journal + 'static), JournalError> {
-        self.0.as_deref_mut().ok_or_else(|| JournalError::Fenced("it is closed".to_owned()))
+        self.journal.as_deref_mut().ok_or_else(|| JournalError::Fenced("it is closed".to_owned()))
     }
 }
 
 impl Drop for ClosedAside {
     fn drop(&mut self) {
         let (closed, is_closed) = sync_channel::<()>(1);
-        let journal = self.0.take();
+        let journal = self.journal.take();
         let close = move || {
             drop(journal);
             drop(closed);
@@ -244,8 +266,19 @@ mod tests {
     #[test]
     fn g_9_a_journal_that_does_not_close_holds_up_nobody() {
         let (disk_answers, answered) = channel();
-        drop(ClosedAside(Some(Box::new(ClosesLate(answered)))));
+        let journal: Option<Box<dyn Journal>> = Some(Box::new(ClosesLate(answered)));
+        drop(ClosedAside { journal, over: OverMark::default() });
         assert!(disk_answers.send(()).is_ok(), "the journal is still being closed");
+    }
+
+    #[test]
+    fn what_is_appended_after_the_end_of_the_job_is_dropped() {
+        let over = OverMark::default();
+        let mut journal = ClosedAside { journal: None, over: over.clone() };
+        let batch = JournalBatch { first: 1, records: Vec::new(), snapshot: None };
+        assert!(journal.append(&batch).is_err(), "the journal is gone");
+        over.set();
+        assert!(journal.append(&batch).is_ok(), "nobody misses it");
     }
 
     /// Opens a journal on whose disk there is room after `full_for`; says how long that took.

@@ -1,20 +1,25 @@
 //! A driver that listens: its job's authority and secrets, its node, its transport. Used by the driver's process.
 
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
+use std::time::Duration;
 
 use elastic_driver::WorkerCredentials;
 use elastic_protocol::{Incarnation, JobId, NodeId, NodeName, Term, WorkerId};
 use elastic_runtime::NodeHandle;
 use elastic_transport::{
     AuthorityError, Credentials, JobSecrets, ListenError, ListenOptions, PROTOCOL_VERSION,
-    QuicTransport, SharedSecret,
+    QuicTransport, ReservedAddress, SharedSecret,
 };
+use futures_util::future::{Either, select};
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
 use crate::process::random::system_seed;
+use crate::process::signals::{Heard, Signals};
 
 /// The parts of a driver that exist before its actors.
 pub(super) struct Listening {
@@ -71,9 +76,56 @@ impl Listening {
     }
 }
 
+/// Interval between two attempts to listen at the address of a driver before.
+const LISTEN_EVERY: Duration = Duration::from_millis(500);
+
+/// Timeout of these attempts: a job whose workers wait for a driver is not given up before.
+const FREE_WITHIN: Duration = Duration::from_secs(600);
+
+/// Takes the address at which a job's nodes look for their driver: somebody else may have it for a while, or the network may
+/// not be up yet. Returns the signal that asked the driver to end meanwhile.
+pub(super) async fn reserved_when_free(
+    bind: SocketAddr,
+    signals: &Signals,
+) -> Result<Result<ReservedAddress, Heard>, CommandFailure> {
+    once_free(bind, signals, || ReservedAddress::bind(bind)).await
+}
+
+async fn once_free<T>(
+    bind: SocketAddr,
+    signals: &Signals,
+    listen: impl Fn() -> Result<T, ListenError>,
+) -> Result<Result<T, Heard>, CommandFailure> {
+    let until = Instant::now() + FREE_WITHIN;
+    let mut is_told = false;
+    loop {
+        let error = match listen() {
+            Ok(reserved) => return Ok(Ok(reserved)),
+            Err(error) => error,
+        };
+        let passes = [ErrorKind::AddrInUse, ErrorKind::AddrNotAvailable];
+        let reason = match &error {
+            ListenError::Bind { source, .. } if passes.contains(&source.kind()) => source,
+            _ => return Err(not_listening(error)),
+        };
+        if Instant::now() >= until {
+            return Err(not_listening(error));
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            let gives_up_in = FREE_WITHIN;
+            tracing::warn!(%bind, %reason, ?gives_up_in, "the job waits for its driver, whose address is not free");
+        }
+        let heard = std::pin::pin!(signals.next());
+        let waited = std::pin::pin!(sleep(LISTEN_EVERY));
+        if let Either::Left((heard, _)) = select(heard, waited).await {
+            return Ok(Err(heard));
+        }
+    }
+}
+
 pub(super) fn not_listening(error: ListenError) -> CommandFailure {
     let hint = match &error {
-        ListenError::Bind { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+        ListenError::Bind { source, .. } if source.kind() == ErrorKind::AddrInUse => {
             "stop the driver that runs there, or give this one another --bind (port 0 takes any that is \
              free)"
         }
@@ -89,5 +141,35 @@ pub(super) struct SharedCredentials(pub(super) Rc<RefCell<Credentials>>);
 impl WorkerCredentials for SharedCredentials {
     fn issue(&self, worker: &WorkerId) -> Result<String, String> {
         Ok(self.0.borrow_mut().issue_worker(worker).to_line())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elastic_runtime::Pulse;
+    use elastic_runtime::system::run_paused;
+
+    use super::*;
+
+    /// Waits for an address that somebody else has for so long; says how long that took.
+    fn waited(taken_for: Duration) -> (Result<Result<(), Heard>, CommandFailure>, Duration) {
+        let signals = Signals::start(Pulse::new(Duration::ZERO)).expect("signals can be received");
+        let address = SocketAddr::from(([127, 0, 0, 1], 7070));
+        run_paused(async {
+            let begun = Instant::now();
+            let taken = || ListenError::Bind { address, source: ErrorKind::AddrInUse.into() };
+            let listen = || if begun.elapsed() < taken_for { Err(taken()) } else { Ok(()) };
+            (once_free(address, &signals, listen).await, begun.elapsed())
+        })
+    }
+
+    #[test]
+    fn g_9_an_address_that_stays_taken_is_waited_for_no_longer_than_its_time() {
+        let (listens, after) = waited(FREE_WITHIN - LISTEN_EVERY);
+        assert!(matches!(listens, Ok(Ok(()))), "it was free in time");
+        assert_eq!(after, FREE_WITHIN - LISTEN_EVERY);
+        let (listens, after) = waited(2 * FREE_WITHIN);
+        assert!(listens.is_err(), "it was not free");
+        assert_eq!(after, FREE_WITHIN);
     }
 }

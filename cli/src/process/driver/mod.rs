@@ -33,8 +33,8 @@ use futures_util::future::select;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::durable::{Durable, Unusable};
-use self::listening::{Listening, SharedCredentials, not_listening};
+use self::durable::{Durable, OverMark, Unusable};
+use self::listening::{Listening, SharedCredentials, not_listening, reserved_when_free};
 use self::lost_job::{outdated, replaced};
 use self::reach::{reached_at, tell_how_to_join};
 use self::standing::{LeaderSeat, Standing, Stood, finish, resign, stand};
@@ -187,7 +187,9 @@ async fn drive(
     let absolute = |folder: &String| Some(std::path::absolute(folder).ok()?.display().to_string());
     let output_dir = plan.config.output.directory.as_ref().and_then(absolute);
     let output_dir = output_dir.as_deref();
-    if let Some(folder) = output_dir {
+    // Only the first driver of a job is refused for what it can do without.
+    let goes_on = term.0 > 1;
+    if let Some(folder) = output_dir.filter(|_| !goes_on) {
         let free = check_folder(Path::new(folder), &name);
         free.map_err(|taken| CommandFailure::usage(taken.to_string()).hint(OTHER_FOLDER))?;
     }
@@ -195,11 +197,11 @@ async fn drive(
     let events = EventLog::open(events_path.clone(), umask, at, term.0, &start)
         .failed("the event log cannot be written")?;
     let token = credentials.borrow().join_token();
-    let token_file = state.publish(&token, *address)?;
+    let token_file = state.publish(&token, *address, goes_on)?;
     tracing::debug!(events = %events_path.display(), "the event log");
     let output_dir = output_dir.map(Into::into);
     let shown = DashboardJob { id: job.to_string(), log: events_path, since: began, output_dir };
-    let dashboard = start_dashboard(plan, &token, shown)?;
+    let dashboard = start_dashboard(plan, &token, shown, goes_on)?;
     let observed = dashboard.as_ref().map(|dashboard| ObservedDashboard {
         feed: dashboard.feed.clone(),
         url: page_address(dashboard.address, &reached_at),
@@ -210,12 +212,17 @@ async fn drive(
     let registry = entry.as_ref().map(|(registry, _)| registry.clone());
     let state = Arc::new(state);
     let journal = durable.as_ref().and_then(|durable| durable.file.clone());
+    let mark = durable.as_ref().map_or_else(OverMark::default, |durable| durable.over.clone());
     let state_keeper = StateKeeper { state: Arc::clone(&state), journal, entry };
     let _kept = state_keeper.clone().start(lanes.state.clone());
     tracing::debug!(?plan, "configuration");
 
     let command = AgentCommand {
-        program: std::env::current_exe().failed("this program does not find itself")?,
+        program: match std::env::current_exe() {
+            // Without /proc: agents that join by themselves are not started by the driver.
+            Err(_) if plan.launcher == LauncherKind::Join => "elastic-node".into(),
+            path => path.failed("this program does not find itself")?,
+        },
         driver: reached_at.clone(),
         token_file,
         token: token.to_line(),
@@ -301,7 +308,7 @@ async fn drive(
     let result = match (ended.await, keeper) {
         (Ok(DriverEnd::Over(result)), keeper) => {
             if let Some(keeper) = keeper {
-                finish(keeper, &result, &lanes.journal).await;
+                finish(keeper, &result, mark, &lanes.journal).await;
             }
             Ok(DriverLifeEnd::Over(result))
         }
@@ -439,9 +446,10 @@ fn start_dashboard(
     plan: &DriverPlan,
     token: &JoinToken,
     job: DashboardJob,
+    goes_on: bool,
 ) -> Result<Option<Dashboard>, CommandFailure> {
     let Some(DashboardPlan { bind, is_asked_for }) = plan.dashboard else { return Ok(None) };
-    match Dashboard::start(bind, token, job) {
+    match Dashboard::start(bind, token, job, goes_on) {
         Ok(dashboard) => {
             tracing::debug!("metrics: http://{}/metrics", dashboard.address);
             Ok(Some(dashboard))
@@ -515,10 +523,17 @@ async fn open(
         Ok(durable) => durable,
         Err(heard) => return Ok(Err(heard)),
     };
+    let mut socket = socket.map(Rc::new);
     if durable.tenure.is_takeover() {
         listen_where_it_did(plan, &state);
+        if socket.is_none() {
+            match reserved_when_free(plan.bind, signals).await? {
+                Ok(reserved) => socket = Some(reserved.into_socket()),
+                Err(heard) => return Ok(Err(heard)),
+            }
+        }
     }
-    let listening = listen(plan, socket.map(Rc::new), &durable)?;
+    let listening = listen(plan, socket, &durable)?;
     Ok(Ok(OpenedDriver { state, listening, durable: Some(durable), seat: None }))
 }
 
@@ -533,7 +548,13 @@ async fn open_store(
 ) -> Result<Result<OpenedDriver, DriverLifeEnd>, CommandFailure> {
     let state = open_state_dir(plan, plan.bind)?;
     listen_where_it_did(plan, &state);
-    let reserved = ReservedAddress::bind(plan.bind).map_err(not_listening)?;
+    let reserved = match state.address() {
+        Some(_) => match reserved_when_free(plan.bind, signals).await? {
+            Ok(reserved) => reserved,
+            Err(heard) => return Ok(Err(DriverLifeEnd::Asked(heard))),
+        },
+        None => ReservedAddress::bind(plan.bind).map_err(not_listening)?,
+    };
     let address = reserved.local_address().failed("the driver cannot listen")?;
     // The driver's next life must be reachable at the same address.
     plan.bind = address;

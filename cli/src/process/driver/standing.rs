@@ -16,6 +16,7 @@ use futures_util::future::{Either, select};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
+use super::durable::OverMark;
 use super::lost_job::{outdated, replaced, vanished};
 use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
 use crate::process::boot_time;
@@ -321,9 +322,13 @@ impl LeaderSeat {
 }
 
 /// Tells the standbys through the store that the job is over.
-pub(super) async fn finish(keeper: Keeper, result: &JobResult, lane: &OffloadPort) {
+pub(super) async fn finish(keeper: Keeper, result: &JobResult, over: OverMark, lane: &OffloadPort) {
     let last_words = serde_json::to_vec(result).expect("a result has no part that can fail");
-    let error = match lane.run("last words", move || keeper.finish(last_words)).await {
+    let finish = move || {
+        over.set();
+        keeper.finish(last_words)
+    };
+    let error = match lane.run("last words", finish).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) => with_cause(&error),
         Err(error) => error.to_string(),

@@ -17,7 +17,9 @@ const MAJOR_FAULTS_MIN: u64 = 20;
 
 /// The findings, at most [`ProcessSight::FINDINGS_MAX`], the surest first.
 pub(super) fn findings(first: &Reading, second: &Reading, watched_ms: u64) -> Vec<String> {
-    let ended = ended(first, second);
+    let alone = second.stat.has_ended() && second.status.number("Threads") > 1;
+    let alone = alone.then(|| "its main thread alone: other threads of it go on".to_owned());
+    let ended = alone.into_iter().chain(ended(first, second));
     let faults = second.stat.major_faults.saturating_sub(first.stat.major_faults);
     let held_back_us = second.held_back_us.saturating_sub(first.held_back_us);
     let others = [

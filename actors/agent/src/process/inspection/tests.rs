@@ -201,6 +201,18 @@ fn a_child_that_has_ended_and_is_not_waited_for_is_a_finding() {
 }
 
 #[test]
+fn a_main_thread_that_has_ended_before_the_others_is_a_finding() {
+    const PROGRAM: &str = "import ctypes, threading, time\n\
+        threading.Thread(target=time.sleep, args=(1000,)).start()\n\
+        ctypes.CDLL(None).pthread_exit(None)";
+    run(async {
+        let subject = Subject::start(Command::new("python3").args(["-c", PROGRAM]));
+        let sight = subject.seen(|sight| sight.activity == ProcessActivity::Ended).await;
+        assert_eq!(sight.findings[0], "its main thread alone: other threads of it go on");
+    });
+}
+
+#[test]
 fn a_child_that_is_stopped_is_a_finding() {
     run(async {
         let subject = Subject::shell("/bin/sh -c 'kill -STOP $$' & exec sleep 1000");
