@@ -49,9 +49,7 @@ mod watch;
 pub mod wire;
 
 pub use abort::{Abort, AbortHandle};
-pub use asynchronous::{
-    AsyncCommunicator, FormingGroup, LAUNCHED_MAX, Launched, ProgressThread,
-};
+pub use asynchronous::{AsyncCommunicator, FormingGroup, LAUNCHED_MAX, Launched, ProgressThread};
 pub use attention::attentive;
 pub use communicator::{Communicator, CommunicatorExt};
 pub use elastic_protocol::DataPlane;

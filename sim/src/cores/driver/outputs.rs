@@ -250,7 +250,9 @@ impl World {
     pub(in crate::cores) fn check_opened(&mut self, stamp: Stamp) {
         if !self.state_dir.archive().has_opened(stamp) {
             let generation = stamp.generation;
-            self.fail_safety(format!("D-4: generation {generation} begins, and that is not stored"));
+            self.fail_safety(format!(
+                "D-4: generation {generation} begins, and that is not stored"
+            ));
         }
         if let Some(samples) = self.driver.untold_loss.take() {
             self.fail_safety(format!(

@@ -52,10 +52,9 @@ impl Beginning {
             Err(FormError::Aborted { reason, .. }) => {
                 GenerationEnd::Aborted { reason: reason.to_string() }
             }
-            Err(error) => GenerationEnd::Failed {
-                blame: Blame::of_forming(&error),
-                error: chain(&error),
-            },
+            Err(error) => {
+                GenerationEnd::Failed { blame: Blame::of_forming(&error), error: chain(&error) }
+            }
         };
         Ok(Begun::Ended(ended))
     }

@@ -1,5 +1,6 @@
 //! Tests of the run loop with real threads, real sockets, and a driver that does what the test says.
 
+mod beginning;
 mod cluster;
 mod device;
 mod in_files;
