@@ -300,7 +300,7 @@ type Check = Box<dyn Fn() -> Result<()>>;
 
 impl TrainingControl {
     /// The most commands that can be under way to the training thread. The core sends a command only to a
-    /// thread that waits, or will wait for it ([`super::beginning`]), and `GenerationEnd` may follow it.
+    /// thread that waits, or will wait for it at its first call, and `GenerationEnd` may follow it.
     pub const COMMANDS_MAX: usize = 4;
 
     /// The training thread's end over the given channels. `tell` hands a message to the actor and never blocks.
