@@ -52,7 +52,7 @@ fn a_changed_decision_is_found_with_its_input_and_both_decisions() {
     let bugs =
         [Bug::RootIsRankZero, Bug::DeltaToNewcomer, Bug::PauseNotToldToAll, Bug::LostHostNotTold];
     let recordings: Vec<Vec<String>> =
-        (100..112).flat_map(|seed| recorded(&options(seed)).recordings).collect();
+        (100..124).flat_map(|seed| recorded(&options(seed)).recordings).collect();
     for bug in bugs {
         plant(Some(bug));
         let reports: Vec<ReplayReport> = recordings.iter().map(|life| replayed(life)).collect();

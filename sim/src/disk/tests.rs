@@ -294,7 +294,7 @@ fn s_12_a_journal_that_is_removed_after_an_error_is_written_anew() {
         disk.set_condition(Condition::Sound);
         disk.remove_by_hand("journal");
         let again = (10..200).map(|number| journal.append(&one(number))).find(Result::is_ok);
-        assert!(matches!(again, Some(Ok(()))), "{condition:?}");
+        assert!(matches!(again, Some(Ok(()))), "{condition:?} {:?}", journal.append(&one(10)));
         let loaded = journal.load().expect("it is whole");
         let known: Vec<Vec<u8>> = (1..=9).map(|number| vec![number; 3_000]).collect();
         assert_eq!(loaded.records[..9], known, "{condition:?}");

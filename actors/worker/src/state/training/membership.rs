@@ -257,7 +257,9 @@ impl Driven {
             let error = "the assignment has no place for this rank".to_owned();
             return Ok(Err(self.broken(stamp, (None, None), error)));
         };
+        // Where threads take turns, nothing would form beside the training function.
         if placement.sync == SyncPlan::Skip
+            && !self.progress.is_inline()
             && let Some(commit) = state.commit_id()
         {
             return Ok(self.begin_ahead(state, placement, place, commit.step));
