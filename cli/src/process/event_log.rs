@@ -177,7 +177,7 @@ impl EventLog {
     ) -> io::Result<Self> {
         let mut file = EventFile::unopened(path, umask, ContinuedLine::new(term, job));
         match file.open() {
-            // What is written first tries it again, and says why it cannot be.
+            // The first write tries to open it again, and says why that fails.
             Err(_) if term > 1 => {}
             opened => opened?,
         }
@@ -243,7 +243,7 @@ impl Drop for EventLog {
 struct EventFile {
     path: PathBuf,
     umask: FileUmask,
-    /// None where it could not be opened yet.
+    /// The open log; none until it could be opened.
     file: Option<File>,
     bytes: u64,
     /// Whether the last write failed, which may have left part of a line.

@@ -106,8 +106,8 @@ fn is_of(pid: i32, started: u64, worker: &str) -> bool {
 /// Reads of a process's memory that have not returned, each on a thread of its own, by process id and time of its start.
 static HANGING: Mutex<BTreeSet<(i32, u64)>> = Mutex::new(BTreeSet::new());
 
-/// What is read of a process's memory; none if that takes too long. Where one thread of it waits for a disk that hangs, and
-/// another one changes its memory's map, a reader waits for both.
+/// Reads from a process's memory; none if that takes too long. A reader waits where one thread of the process waits for a disk
+/// that hangs, and another one changes the memory's map.
 fn read_in_time(
     process: (i32, u64),
     read: impl FnOnce() -> Vec<u8> + Send + 'static,

@@ -22,7 +22,7 @@ pub(super) type SharedFabric = Arc<Mutex<dyn Fabric + Send>>;
 /// A generation that has not begun at this training thread.
 pub(super) struct Beginning(FormingGroup);
 
-/// What came of a [`Beginning`].
+/// The result of waiting for a [`Beginning`].
 pub(super) enum Begun {
     /// All members stand: the driver has given its `Go`.
     Goes,

@@ -332,7 +332,7 @@ impl TrainingControl {
         (self.tell)(message);
     }
 
-    /// What hands messages to the actor, for another thread that works for this one.
+    /// Hands messages to the actor from another thread, such as the progress thread.
     pub(super) fn teller(&self) -> Tell {
         std::sync::Arc::clone(&self.tell)
     }

@@ -95,7 +95,7 @@ pub(super) struct GenerationLife {
     /// `None` in a world of one without a driver.
     control: Option<Rc<TrainingControl>>,
     abort: Option<AbortHandle>,
-    /// What is waited for first, if the thread trains ahead of the generation's begin.
+    /// The begin that the thread trains ahead of, until it was waited for.
     beginning: Cell<Option<Beginning>>,
     /// Whether the driver has given its `Go`, as far as the thread knows.
     has_begun: Cell<bool>,
