@@ -166,6 +166,8 @@ bugs! {
     GenerationNumberReused = "a generation's number is used again", "driver";
     /// The journal does not say that the next generation's number may have been told (D-1).
     NextNumberNotReserved = "the number that is told next is not in the journal", "driver";
+    /// After a takeover, the number after the one that a former driver reserved is told before it is on record (D-1).
+    SkippedNumberTakenForReserved = "a number is told after a takeover that is not reserved", "driver";
     /// Members are told in the order of a hash map, which differs in each run.
     RandomOrder = "members are told in the order of a hash map", "driver";
     /// Members stay paused after the change that asked for the pause was undone.

@@ -44,8 +44,7 @@ impl World {
                 self.check_exit(worker, *status, *expected)
             }
             EventKind::ResetDone { ms, from, cause, .. } => {
-                let ended = self.driver.last_reset.map(|stamp| stamp.generation);
-                if ended.is_some_and(|ended| ended != *from) {
+                if self.driver.last_reset.is_some_and(|ended| ended != *from) {
                     return Err(format!("events: the reset of generation {from} is done"));
                 }
                 self.check_reported_cause(cause)?;

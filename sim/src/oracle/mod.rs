@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use elastic_protocol::messages::{Formation, FormationTable};
-use elastic_protocol::{Assignment, Incarnation, Stamp, Term, WorkerId};
+use elastic_protocol::{Assignment, GenerationId, Incarnation, Stamp, Term, WorkerId};
 
 pub(crate) use self::cooldowns::Cooldowns;
 use self::generations::GenerationRecord;
@@ -18,6 +18,9 @@ use self::goodput::AccountedJob;
 
 /// Number of remembered generations.
 const GENERATIONS_KEPT: usize = 16;
+
+/// Number of remembered drivers of a job.
+const TERMS_KEPT: usize = 8;
 
 /// Most generations that one driver may form within `PACE_NS` nanoseconds without a commit. Pauses leave about eight;
 /// planned generations have no pause.
@@ -35,8 +38,9 @@ struct JobRecord {
     newest: Stamp,
     /// Incarnations given to workers.
     given: BTreeSet<Incarnation>,
-    /// The table of the last formed generation, where the oracle learns it from messages to members.
-    table: Arc<Assignment>,
+    /// The table that each of the last drivers has told last, where the oracle learns tables from messages to members. A driver that
+    /// was replaced may still tell one, which its successor does not build on.
+    tables: BTreeMap<Term, Arc<Assignment>>,
     /// The digest of the table last told to each life of a worker, with the term of the driver that told it.
     tables_told: BTreeMap<Incarnation, (Term, u64)>,
     /// Samples of the highest commit that every rank of a generation took.
@@ -48,7 +52,7 @@ struct JobRecord {
     highest_step: Option<u64>,
     /// Resets decided, and the generation that the last of them ended.
     resets: u64,
-    last_reset: Option<Stamp>,
+    last_reset: Option<GenerationId>,
     /// What became of its slots' time, by its drivers' events; none before the first.
     accounted: Option<AccountedJob>,
 }
@@ -176,23 +180,30 @@ impl Oracle {
         self.generations.push_back(generation);
     }
 
-    /// The members of a generation that is seen only through messages to its members.
+    /// The members of a generation that the driver of a term goes on with, or that is seen only through messages to its members.
     pub(crate) fn members_told(
         &mut self,
         job: JobNumber,
+        term: Term,
         formation: &Formation,
     ) -> Result<Vec<WorkerId>, String> {
         let generation = formation.stamp.generation;
         let job = self.jobs.entry(job).or_default();
-        job.table = match &formation.table {
+        let base = job.tables.get(&term).cloned().unwrap_or_default();
+        let table = match &formation.table {
             FormationTable::Full(assignment) => Arc::clone(assignment),
-            FormationTable::Delta(delta) => Arc::new(delta.apply(&job.table).map_err(|error| {
+            FormationTable::Delta(delta) => Arc::new(delta.apply(&base).map_err(|error| {
                 format!(
                     "the table of generation {generation} does not come of the one before: {error}"
                 )
             })?),
         };
-        Ok(job.table.members().map(|member| member.worker).collect())
+        let members = table.members().map(|member| member.worker).collect();
+        job.tables.insert(term, table);
+        if job.tables.len() > TERMS_KEPT {
+            job.tables.pop_first();
+        }
+        Ok(members)
     }
 
     /// Checks an assignment. A driver may send only the changes of a table if it has told that table to the member

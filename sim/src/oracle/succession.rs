@@ -1,7 +1,7 @@
 //! Rules for several lives of a driver in one job. No number is given out twice (D-1). A driver that was succeeded
 //! decides nothing more (D-2).
 
-use elastic_protocol::{Stamp, Term, WorkerId};
+use elastic_protocol::{GenerationId, Stamp, Term, WorkerId};
 
 use super::{JobNumber, JobRecord, Oracle};
 
@@ -20,9 +20,9 @@ impl Oracle {
     }
 
     /// The newest driver decides to reset a generation. A planned end that becomes an abort counts as one reset.
-    pub(crate) fn reset_decided(&mut self, job: JobNumber, stamp: Stamp) {
+    pub(crate) fn reset_decided(&mut self, job: JobNumber, ended: GenerationId) {
         let job = self.jobs.entry(job).or_default();
-        if job.last_reset.replace(stamp) != Some(stamp) {
+        if job.last_reset.replace(ended) != Some(ended) {
             job.resets += 1;
         }
     }

@@ -39,7 +39,10 @@ impl Acknowledged {
                 self.generation = self.generation.max(formation.stamp.generation);
                 self.open(formation.stamp);
             }
-            Ok(JournalRecord::GenerationEnded { stamp, .. }) => {
+            Ok(
+                JournalRecord::GenerationRunning { stamp }
+                | JournalRecord::GenerationEnded { stamp, .. },
+            ) => {
                 self.generation = self.generation.max(stamp.generation.next());
             }
             _ => {}
@@ -148,8 +151,8 @@ impl Archive {
         self.with(|archive| archive.last)
     }
 
-    /// Whether a successor would know that this generation's number may have been told: its own record is stored, or the end
-    /// of the one before.
+    /// Whether a successor would know that this generation's number may have been told: its own record is stored, or the begin
+    /// or the end of the one before.
     pub(crate) fn has_generation(&self, generation: GenerationId) -> bool {
         self.with(|archive| archive.generation >= generation)
     }

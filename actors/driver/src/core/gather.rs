@@ -153,8 +153,8 @@ impl DriverCore {
         members.insert(first + before, worker);
     }
 
-    /// Forms the next generation. Its members are told it as soon as the end of the one before is stored: they form, and compute
-    /// their first step, while its own record is being stored. `Go` waits for that record.
+    /// Forms the next generation. Its members are told it as soon as its number is reserved, by a record of the one before: they
+    /// form, and compute their first step, while its own record is being stored. `Go` waits for that record.
     fn form(&mut self, now: Time, members: Vec<WorkerId>) {
         let stamp = Stamp { term: self.term, generation: self.round.next_generation() };
         let table = members
@@ -185,7 +185,7 @@ impl DriverCore {
         let formation = Formation { stamp, table, sync, step, key, encrypts, data_plane, shards };
         // Processes that live for one generation begin as they start.
         let ended = self.round.current().filter(|_| !self.is_by_restart());
-        let told_after = ended.and_then(|ended| ended.end_record);
+        let told_after = ended.and_then(|ended| ended.next_reserved);
         self.record(&JournalRecord::GenerationOpened { formation: formation.clone() });
         let record = told_after.unwrap_or_else(|| self.outbox.waited_for());
         let (of_table, budget) = (members.clone(), self.restart_budget());
@@ -212,7 +212,7 @@ impl DriverCore {
             assignment,
             formation,
             record,
-            end_record: None,
+            next_reserved: None,
             alive,
             began_from,
             untold,
@@ -268,7 +268,7 @@ impl DriverCore {
         if !self.is_by_restart() {
             self.state.trains(now);
         }
-        self.record(&JournalRecord::GenerationRunning { stamp });
+        self.record_running(stamp);
         self.first_cause.forget();
         self.watch_failed_slots(now);
         self.begin_checkpoints(now);

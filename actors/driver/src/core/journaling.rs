@@ -107,7 +107,18 @@ impl DriverCore {
     /// Records the end of the generation formed last.
     pub(crate) fn record_end(&mut self, stamp: Stamp, cause: &ResetCause) {
         self.record(&JournalRecord::GenerationEnded { stamp, cause: cause.clone() });
-        self.round.note_ended(self.outbox.journaled().map(|(_, last)| last));
+        self.reserve_next();
+    }
+
+    /// Records that the generation formed last trains.
+    pub(crate) fn record_running(&mut self, stamp: Stamp) {
+        self.record(&JournalRecord::GenerationRunning { stamp });
+        self.reserve_next();
+    }
+
+    /// The last record reserves the number of the next generation.
+    fn reserve_next(&mut self) {
+        self.round.reserve_next(self.outbox.journaled().map(|(_, last)| last));
     }
 
     pub(crate) fn record_hosts(&mut self) {

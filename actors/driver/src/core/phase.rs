@@ -23,9 +23,10 @@ pub(crate) struct FormedGeneration {
     pub(crate) formation: Formation,
     /// Number of the record that must be stored before members are told the generation.
     pub(crate) record: u64,
-    /// Number of the record of its end, if it has ended under this driver.
+    /// Number of the record that reserves the next generation's number, if there is one under this driver: members may be told
+    /// the next one once it is stored.
     #[serde(default)]
-    pub(crate) end_record: Option<u64>,
+    pub(crate) next_reserved: Option<u64>,
     /// Members that are not lost.
     pub(crate) alive: BTreeSet<WorkerId>,
     /// The commit that the generation begins from; none if no member held any.

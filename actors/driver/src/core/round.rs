@@ -217,11 +217,14 @@ impl Round {
         self.generation
     }
 
-    /// Notes that the journal's record `record` ends the generation formed last: the next one may be told once that is stored.
-    pub(crate) fn note_ended(&mut self, record: Option<u64>) {
-        if let Some(current) = &mut self.current {
-            current.end_record = record;
-            self.told_upto = self.told_upto.max(current.stamp.generation.next());
+    /// Notes that the journal's record `record` reserves the number after that of the generation formed last: members may be told
+    /// the next generation once that is stored. A number that a former driver reserved is skipped: the one after it is not reserved.
+    pub(crate) fn reserve_next(&mut self, record: Option<u64>) {
+        let Some(current) = &mut self.current else { return };
+        let after = current.stamp.generation.next();
+        self.told_upto = self.told_upto.max(after);
+        if self.restored < after || is_planted(Bug::SkippedNumberTakenForReserved) {
+            current.next_reserved = current.next_reserved.or(record);
         }
     }
 

@@ -126,7 +126,7 @@ impl DriverCore {
             assignment,
             formation,
             record: 0,
-            end_record: None,
+            next_reserved: None,
             alive: alive.clone(),
             began_from,
             untold,

@@ -33,8 +33,8 @@ pub struct Image {
     pub secrets: JobSecretsBytes,
     /// Number of the driver's last incarnation.
     pub term: Term,
-    /// Highest number of a generation that members may have been told. Where the last one has ended, the next one's: its
-    /// members are told it before its record is stored.
+    /// Highest number of a generation that members may have been told. Where the last one trains or has ended, the next one's:
+    /// its members are told it before its record is stored.
     pub generation: GenerationId,
     /// Last incarnation number given to a worker.
     pub incarnation: Incarnation,
@@ -398,6 +398,7 @@ impl Image {
         if !self.progress(stamp, GenerationProgress::Running) {
             return;
         }
+        self.reserve_after(stamp);
         // All members hold the root's content.
         self.distrusted.clear();
         let Some(current) = &self.current else { return };
@@ -418,11 +419,16 @@ impl Image {
                 && matches!(current.progress, GenerationProgress::Stopping { .. })
         });
         let ended = self.progress(stamp, GenerationProgress::Ended { cause: cause.clone() });
+        self.reserve_after(stamp);
+        self.resets += u64::from(ended && !was_planned);
+        self.restarts += u64::from(ended && cause.is_failure() && !self.program_attaches);
+    }
+
+    /// Reserves the number after that of a generation.
+    fn reserve_after(&mut self, stamp: Stamp) {
         if !is_planted(Bug::NextNumberNotReserved) {
             self.generation = self.generation.max(stamp.generation.next());
         }
-        self.resets += u64::from(ended && !was_planned);
-        self.restarts += u64::from(ended && cause.is_failure() && !self.program_attaches);
     }
 
     fn progress(&mut self, stamp: Stamp, progress: GenerationProgress) -> bool {

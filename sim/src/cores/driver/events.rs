@@ -26,7 +26,8 @@ impl World {
             let checked = self.oracle.account(self.now, job, life, &event);
             self.demand(checked);
         }
-        let kind = event.kind;
+        // Members may be told the next generation before the log says that the last one ended.
+        let (generation, kind) = (event.generation, event.kind);
         let words = if self.trace.wants_words() { format!("{kind:?}") } else { String::new() };
         let (code, number) = match &kind {
             EventKind::ResetDecided { way, .. } => (1, way.name().len() as u64),
@@ -63,9 +64,9 @@ impl World {
                 self.driver.enter_phase(self.now, ObservedPhase::Gather);
                 self.driver.reset_since.get_or_insert(self.now);
                 if self.driver.life == self.newest {
-                    self.oracle.reset_decided(self.driver.job, self.driver.stamp);
+                    self.oracle.reset_decided(self.driver.job, generation);
                 }
-                if self.driver.last_reset.replace(self.driver.stamp) != Some(self.driver.stamp) {
+                if self.driver.last_reset.replace(generation) != Some(generation) {
                     // A planned end that becomes an abort counts as one reset.
                     self.driver.resets += 1;
                 }
@@ -165,6 +166,9 @@ impl World {
             EventKind::GenerationFormed { members, root, .. } => {
                 let checked = self.check_repair(&members, root);
                 self.demand(checked);
+                if self.driver.phase == ObservedPhase::Gather {
+                    self.driver.enter_phase(self.now, ObservedPhase::Form);
+                }
             }
             EventKind::StallEnded { ms, usual, .. } => self.note_stall_ended(ms, usual),
             EventKind::ResetCalledOff { .. } => self.expect_resumption(),

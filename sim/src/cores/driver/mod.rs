@@ -20,7 +20,9 @@ use std::time::SystemTime;
 use elastic_driver::journal::GenerationProgress;
 use elastic_driver::recording::{DriverRecorder, DriverStart, RecordedDriver};
 use elastic_host_manager::{DiscoveryError, HostFault, HostManagerCore, HostSource, HostsSnapshot};
-use elastic_protocol::{HostName, Incarnation, JobId, JobResult, Stamp, Term, Time, WorkerId};
+use elastic_protocol::{
+    GenerationId, HostName, Incarnation, JobId, JobResult, Stamp, Term, Time, WorkerId,
+};
 use elastic_registry::{GenerationVerdict, Incident, RegistryCore, RestartBudget};
 use elastic_runtime::random::stream;
 use elastic_transport::peers::LinkId;
@@ -187,7 +189,7 @@ pub(super) struct DriverLife {
     /// Resets decided by this life.
     pub(super) resets: u32,
     /// The generation that the last of these resets ended.
-    pub(super) last_reset: Option<Stamp>,
+    pub(super) last_reset: Option<GenerationId>,
     /// Workers whose death has ended a generation under this driver.
     deaths: BTreeSet<Incarnation>,
     /// Whom the driver must part from others.

@@ -131,7 +131,7 @@ impl World {
     fn recall_generation(&mut self, image: &GenerationImage) {
         let (stamp, job) = (image.formation.stamp, self.driver.job);
         let phase = self.driver.phase;
-        let members = match self.oracle.members_told(job, &image.formation) {
+        let members = match self.oracle.members_told(job, self.driver.term, &image.formation) {
             Ok(members) => members,
             Err(reason) => return self.fail_safety(reason),
         };

@@ -53,7 +53,7 @@ impl World {
             // generation.
             let is_news = !self.oracle.knows(job, formation.stamp);
             if formation.stamp > self.driver.stamp && is_news {
-                match self.oracle.members_told(job, formation) {
+                match self.oracle.members_told(job, term, formation) {
                     Ok(members) => {
                         self.check_recorded_generation(formation.stamp);
                         self.open_generation(formation.stamp, &members);
