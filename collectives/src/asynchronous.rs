@@ -69,6 +69,17 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A communicator whose errors name ranks as its watch does.
+fn named(
+    watch: Option<&WatchedGroup>,
+    communicator: Box<dyn Communicator>,
+) -> Box<dyn Communicator> {
+    match watch {
+        Some(watch) => watch.naming(communicator),
+        None => communicator,
+    }
+}
+
 struct SharedCommunicator {
     communicator: Mutex<Box<dyn Communicator>>,
     launched: Mutex<usize>,
@@ -118,10 +129,7 @@ impl AsyncCommunicator {
     ) -> AsyncCommunicator {
         let (term, generation) = (communicator.term(), communicator.generation());
         let (rank, world) = (communicator.rank(), communicator.world_size());
-        let communicator = match &watch {
-            Some(watch) => watch.naming(communicator),
-            None => communicator,
-        };
+        let communicator = named(watch.as_ref(), communicator);
         let (communicator, launched, done) =
             (Mutex::new(communicator), Mutex::new(0), Condvar::new());
         let shared = Arc::new(SharedCommunicator { communicator, launched, done, watch });
@@ -139,16 +147,13 @@ impl AsyncCommunicator {
         form: impl FnOnce() -> Result<Box<dyn Communicator>, FormError> + Send + 'static,
     ) -> (AsyncCommunicator, FormingGroup) {
         let unformed = Box::new(UnformedGroup::new(numbers));
-        let named = watch.clone();
+        let watch_of_job = watch.clone();
         let communicator = AsyncCommunicator::watched(unformed, abort, progress, watch);
         let failure = Arc::new(Mutex::new(None));
         let failure_of_job = Arc::clone(&failure);
         let formed = communicator.launch_on(move |slot| match form() {
             Ok(group) => {
-                *slot = match &named {
-                    Some(watch) => watch.naming(group),
-                    None => group,
-                };
+                *slot = named(watch_of_job.as_ref(), group);
                 Ok(())
             }
             Err(error) => {

@@ -129,11 +129,16 @@ fn read_in_time(
     told.recv_timeout(READ_WITHIN).ok()
 }
 
-/// All processes that `/proc` shows, by process id.
+/// All processes that `/proc` shows, by process id. Takes milliseconds of a processor, in which the survivors of a worker form their
+/// next generation: whoever else can run goes first.
 fn processes() -> BTreeMap<i32, ProcessStat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter_map(|pid| Some((pid, ProcessStat::of(pid)?))).collect()
+    let stat = |pid| {
+        thread::yield_now();
+        Some((pid, ProcessStat::of(pid)?))
+    };
+    pids.filter_map(stat).collect()
 }
 
 #[cfg(test)]

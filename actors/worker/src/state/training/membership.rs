@@ -309,7 +309,11 @@ impl Driven {
         };
         let (fabric, of_job) = (Arc::clone(&self.fabric), placement.clone());
         let (deadlines, tell) = (self.control.shared().group_deadlines(), self.control.teller());
-        let form = move || form_and_tell(&fabric, &of_job, deadlines, &tell);
+        let form = move || {
+            // The training function goes first where both share a processor.
+            std::thread::yield_now();
+            form_and_tell(&fabric, &of_job, deadlines, &tell)
+        };
         let watch = self.control.shared().operations().over_all();
         let abort = Some(self.abort.clone());
         let (group, forming) =
