@@ -96,6 +96,13 @@ pub(crate) struct DashboardPlan {
     pub(crate) is_asked_for: bool,
 }
 
+impl DriverPlan {
+    /// Whether the driver begins a job, as far as its state directory tells.
+    pub(crate) fn begins_job(&self) -> bool {
+        self.start == JobStart::First
+    }
+}
+
 impl DashboardPlan {
     /// The dashboard that nobody has asked for: on any free port, for this machine alone.
     const UNASKED: Self =

@@ -23,7 +23,7 @@ impl JobStart {
         let folder = state_dir.map(Path::to_owned).or_else(|| default_state_dir(bind));
         let left = if has_store { ADDRESS_FILE } else { JOURNAL_FILE };
         match folder {
-            Some(folder) if folder.join(left).exists() => Self::Again,
+            Some(folder) if folder.join(left).is_file() => Self::Again,
             _ => Self::First,
         }
     }

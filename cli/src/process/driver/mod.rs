@@ -640,7 +640,11 @@ fn open_state_dir(
             CommandFailure::new("there is no folder for the driver's state: HOME is not set")
                 .hint("give one with --state-dir")
         })?;
-    DriverStateDir::open(&folder, plan.config.output.umask)
+    let state = DriverStateDir::open(&folder, plan.config.output.umask)?;
+    if plan.begins_job() {
+        state.refuse_folders()?;
+    }
+    Ok(state)
 }
 
 /// Prepares the way in which agents join: a launcher starts them, or people do, who are told how unless they know.
