@@ -84,6 +84,26 @@ fn files_of(folder: &Path, step: u64) -> Vec<PathBuf> {
 }
 
 #[test]
+fn l_1_a_folder_of_checkpoints_that_is_not_there_ends_a_job_that_may_lose_nothing() {
+    let shared = TempDir::new().expect("a folder");
+    let [folder, empty] = ["checkpoints", "not-mounted"].map(|name| shared.path().join(name));
+    fs::create_dir(&empty).expect("a folder");
+    let mut job = start(2, &folder, &["--on-total-loss", "fail"]);
+    let saved = wait_for_checkpoints(&mut job, 2);
+    let workers = [job.pid("h0", 0), job.pid("h1", 0)];
+    // Nothing is saved into the other folder.
+    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGSTOP));
+    exchange(&folder, &empty);
+    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGKILL));
+    assert_eq!(job.end(), 1, "{}", job.stderr());
+    let stderr = job.stderr();
+    let last = steps_of(&job, "checkpoint_saved").pop().expect("it has saved");
+    assert!(last >= saved, "{last}");
+    let reason = format!("the checkpoint of step {last}, which this job has saved, is not in");
+    assert!(stderr.contains(&reason) && stderr.contains("mounted"), "{stderr}");
+}
+
+#[test]
 fn c_1_a_job_whose_every_process_was_killed_goes_on_at_most_one_interval_behind() {
     let shared = TempDir::new().expect("a folder");
     let folder = shared.path().join("checkpoints");

@@ -1,6 +1,7 @@
 //! A driver that is killed and started again: no worker stops for it (D-1 to D-4).
 
 use std::fs;
+use std::path::Path;
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::signal::Signal;
@@ -226,6 +227,55 @@ fn d_4_a_journal_that_is_older_than_the_job_is_refused_and_stops_nobody() {
     assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
     assert_eq!(job.finish(), 0);
     job.assert_exact();
+}
+
+/// A driver is started again while what names its hosts, and its folder of checkpoints, are not there.
+fn goes_on_without(flag: &str, source: &Path, put_back: impl FnOnce()) {
+    let folder = source.parent().expect("a folder");
+    let checkpoints = folder.join("checkpoints");
+    let [named, saved] = [source, &checkpoints].map(|path| path.display().to_string());
+    let flags = [flag, &named, "--min-np", "2", "--checkpoint", &saved];
+    let mut job = job(&flags);
+    job.agent("c", 1);
+    let pids = [job.pid("a", 0), job.pid("b", 0)];
+    job.kill_driver();
+    fs::remove_file(source).expect("it is there");
+    // A job that has saved nothing yet has no folder.
+    let _ = fs::remove_dir_all(&checkpoints);
+    fs::write(&checkpoints, "no folder").expect("ours");
+    job.start_driver_again();
+    assert_eq!(wait_for_takeover(&mut job, 2)["lost"], 0);
+    let stderr = job.stderr();
+    for missing in [flag, "--checkpoint"] {
+        let of_it = |line: &str| line.contains("goes on all the same") && line.contains(missing);
+        assert!(stderr.lines().any(of_it), "{missing}: {stderr}");
+    }
+    job.wait_for_steps();
+    fs::remove_file(&checkpoints).expect("ours");
+    put_back();
+    job.wait("the third host", |job| (job.sizes().last() == Some(&3)).then_some(()));
+    assert_eq!([job.pid("a", 0), job.pid("b", 0)], pids, "D-3");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn s_12_a_driver_that_is_started_again_goes_on_without_its_host_file_until_that_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let hosts = folder.path().join("hosts");
+    fs::write(&hosts, "a:1\nb:1\n").expect("a file");
+    goes_on_without("--hostfile", &hosts, || {
+        fs::write(&hosts, "a:1\nb:1\nc:1\n").expect("a file");
+    });
+}
+
+#[test]
+fn s_12_a_driver_that_is_started_again_goes_on_without_its_script_until_that_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = Job::discovery_script(folder.path(), "a:1\nb:1");
+    goes_on_without("--host-discovery-script", &script, || {
+        Job::discovery_script(folder.path(), "a:1\nb:1\nc:1");
+    });
 }
 
 #[test]

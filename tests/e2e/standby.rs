@@ -1,6 +1,8 @@
 //! Several drivers with a store in etcd, of which one acts (D-1 to D-4). Without etcd on this machine the tests say so
 //! and pass, unless `ELASTIC_REQUIRE_ETCD` is set, as the project's checks do.
 
+use std::fs;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use nix::sys::signal::Signal;
@@ -89,7 +91,7 @@ fn s_12_a_standby_that_was_not_heard_for_a_while_and_has_lost_its_state_director
     let mut two = job(&etcd.address().to_string());
     two.job.standby("second", &[]);
     let (second, state) = (two.job.standbys["second"].id().cast_signed(), "state-second");
-    std::fs::remove_dir_all(two.job.path(state)).expect("it is there");
+    fs::remove_dir_all(two.job.path(state)).expect("it is there");
     signal(second, Signal::SIGSTOP);
     // The nodes are told of no standby any more.
     two.job.wait("nobody stands by", |job| job.standby_addresses().is_empty().then_some(()));
@@ -103,6 +105,31 @@ fn s_12_a_standby_that_was_not_heard_for_a_while_and_has_lost_its_state_director
     two.job.wait_for_steps();
     let workers = [two.job.pid("a", 0), two.job.pid("b", 0)];
     assert_eq!(workers, two.workers, "D-3");
+    two.job.control("finish");
+    assert_eq!(two.job.standby_end("second"), 0);
+    two.job.assert_exact();
+}
+
+#[test]
+fn s_2_a_standby_without_descriptors_stands_by_and_leads_when_it_has_some() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut two = job(&etcd.address().to_string());
+    two.job.standby("second", &[]);
+    let second = two.job.standbys["second"].id();
+    let limit = |of: usize| {
+        let (pid, of) = (format!("--pid={second}"), format!("--nofile={of}:"));
+        assert!(Command::new("prlimit").args([pid, of]).status().expect("util-linux").success());
+    };
+    let held = fs::read_dir(format!("/proc/{second}/fd")).expect("it runs").count();
+    limit(held);
+    let said = |job: &Job| fs::read_to_string(job.path("second.stderr")).unwrap_or_default();
+    two.job.wait("the warning", |job| said(job).contains("too few descriptors").then_some(()));
+    two.job.kill_driver();
+    two.job.wait_for_steps();
+    limit(4096);
+    two.wait_for_takeover(2);
+    two.assert_undisturbed();
+    assert_eq!(said(&two.job).matches("too few descriptors").count(), 1, "once");
     two.job.control("finish");
     assert_eq!(two.job.standby_end("second"), 0);
     two.job.assert_exact();
@@ -375,7 +402,7 @@ fn another_jobs_place_is_refused() {
     let two = job(&store);
     let state = two.job.path("state-other").display().to_string();
     let flags = ["--role", "driver", "--bind", "127.0.0.1:0", "--store", &store, "--state-dir"];
-    let output = std::process::Command::new(binary())
+    let output = Command::new(binary())
         .args(flags)
         .args([&state, "--", "/bin/true"])
         .output()

@@ -116,6 +116,10 @@ const LINES: &[Wrong] = &[
     wrong(&[DRIVER, "driver", "--bind", "nowhere.invalid:1", "--", "x"], "nowhere.invalid"),
     wrong(&[DRIVER, "driver", "--bind", "192.0.2.1:7070", "--state-dir", "FOLDER/state", "--", "x"], "listen"),
     wrong(&[DRIVER, "driver", "--bind", "127.0.0.1:99999", "--", "x"], "99999"),
+    wrong(&[DRIVER, "driver", "--bind", "255.255.255.255:0", "--", "x"], "a broadcast address"),
+    wrong(&[DRIVER, "driver", "--bind", "127.255.255.255:0", "--", "x"], "a broadcast address"),
+    wrong(&[DRIVER, "driver", "--bind", "[ff0e::1]:0", "--", "x"], "a multicast address"),
+    wrong(&[DRIVER, "driver", "--dashboard", "224.0.0.1:0", "--", "x"], "a multicast address"),
     wrong(&[DRIVER, "driver", "--advertise", "", "--", "x"], "advertise"),
     wrong(&[DRIVER, "driver", "--advertise", "a b:1", "--", "x"], "a b:1"),
     wrong(&["--role", "worker"], "--join"),
@@ -319,7 +323,7 @@ fn run_at_once(line: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn s_13_a_pipe_in_the_place_of_a_file_is_refused_at_once_and_named() {
+fn s_13_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused_at_once_and_named() {
     let make = |pipe: &Path| {
         nix::unistd::mkfifo(pipe, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR)
             .expect("a pipe");
@@ -331,6 +335,19 @@ fn s_13_a_pipe_in_the_place_of_a_file_is_refused_at_once_and_named() {
         let (code, stderr) = run_at_once(&["run", "-n", "1", "--state-dir", &state, "--", "true"]);
         assert!(matches!(code, Some(1 | 2)), "{name}: {code:?}: {stderr}");
         assert!(stderr.contains("is no plain file") && stderr.contains(name), "{name}: {stderr}");
+    }
+    for name in ["token", "address", "events.jsonl"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+        let state = folder.path().display().to_string();
+        let run = ["run", "-n", "1", "--state-dir", &state, "--", "true"];
+        // The second time, too: nothing is begun at the first.
+        for _ in 0..2 {
+            let (code, stderr) = run_at_once(&run);
+            assert_eq!(code, Some(2), "{name}: {stderr}");
+            let said = format!("a folder stands in the place of the driver's file {state}/{name}");
+            assert!(stderr.contains(&said) && stderr.contains("hint:"), "{name}: {stderr}");
+        }
     }
     let folder = tempfile::tempdir().expect("a folder");
     let pipe = folder.path().join("pipe");

@@ -32,6 +32,25 @@ pub fn interface_addresses() -> Vec<(String, IpAddr)> {
     all.filter_map(|it| Some((it.interface_name, ip(it.address?)?))).collect()
 }
 
+/// Whether an address is that of all hosts of a network, as far as this host's interfaces tell.
+pub fn is_broadcast(ip: IpAddr) -> bool {
+    let IpAddr::V4(ip) = ip else { return false };
+    let Ok(all) = getifaddrs() else { return ip.is_broadcast() };
+    let v4 = |address: Option<SockaddrStorage>| Some(address?.as_sockaddr_in()?.ip());
+    let networks = all.filter_map(|it| Some((v4(it.address)?, v4(it.netmask)?)));
+    is_broadcast_of(ip, &networks.collect::<Vec<_>>())
+}
+
+/// Whether an address is that of all hosts of one of these networks, each an address of this host with its mask.
+fn is_broadcast_of(ip: Ipv4Addr, networks: &[(Ipv4Addr, Ipv4Addr)]) -> bool {
+    let is_own = networks.iter().any(|(own, _)| *own == ip);
+    // A network of one or two addresses has none for all.
+    let is_last = |(own, mask): &(Ipv4Addr, Ipv4Addr)| {
+        mask.to_bits().count_zeros() > 1 && *own | !*mask == ip
+    };
+    !is_own && (ip.is_broadcast() || networks.iter().any(is_last))
+}
+
 /// Whether an address is link-local: it needs its scope with it, which other nodes are not told.
 pub const fn is_link_local(ip: &IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
@@ -46,5 +65,22 @@ mod tests {
         let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
         assert_eq!(ip_towards((loopback, 9).into()).ok(), Some(loopback));
         assert!(interface_addresses().iter().any(|(_, ip)| *ip == loopback));
+    }
+
+    #[test]
+    fn s_13_the_address_of_all_hosts_of_a_network_is_known() {
+        let [ip, wide, pair] = [[192, 0, 2, 7], [198, 51, 100, 255], [203, 0, 113, 0]];
+        let masks = [[255, 255, 255, 0], [255, 255, 0, 0], [255, 255, 255, 254]];
+        let networks = [ip, wide, pair].into_iter().zip(masks);
+        let networks: Vec<_> = networks.map(|(ip, mask)| (ip.into(), mask.into())).collect();
+        let is = |ip: [u8; 4]| is_broadcast_of(ip.into(), &networks);
+        assert!(is([255, 255, 255, 255]) && is([192, 0, 2, 255]) && is([198, 51, 255, 255]));
+        assert!(!is(ip) && !is(wide), "a host's own");
+        assert!(!is([203, 0, 113, 1]), "the other end of a link of two");
+        assert!(!is([192, 0, 2, 8]) && !is([0, 0, 0, 0]));
+        assert!(is_broadcast(Ipv4Addr::new(127, 255, 255, 255).into()), "that of the loopback");
+        assert!(
+            !is_broadcast(Ipv4Addr::LOCALHOST.into()) && !is_broadcast(Ipv6Addr::LOCALHOST.into())
+        );
     }
 }

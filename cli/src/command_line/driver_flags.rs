@@ -19,8 +19,8 @@ use elastic_protocol::messages::FileUmask;
 use super::driver_plan::DashboardPlan;
 use super::output_prefix::{OutputPrefix, output_prefix};
 use super::values::{
-    address, advertised, bytes, checkpoint_every, count, positive_seconds, seconds, slots, umask,
-    workers,
+    advertised, bytes, checkpoint_every, count, listening_address, positive_seconds, seconds,
+    slots, umask, workers,
 };
 
 /// The driver's flags. An absent flag means its default, which `plan_driver` and `plan_run` fill in.
@@ -35,7 +35,7 @@ pub(crate) struct DriverFlags {
     pub(crate) from_file: Vec<String>,
     /// The address on which the driver listens for QUIC; port 0 takes any free port [default: 127.0.0.1:7070;
     /// `run`: any free port]
-    #[arg(long, env = "ELASTIC_BIND", value_name = "ADDR", value_parser = address)]
+    #[arg(long, env = "ELASTIC_BIND", value_name = "ADDR", value_parser = listening_address)]
     pub(crate) bind: Option<SocketAddr>,
     /// The address at which others reach the driver, if that is not --bind (0.0.0.0, a forwarded port); without a port
     /// it is that of --bind
@@ -256,6 +256,6 @@ impl DashboardFlag {
 fn dashboard(text: &str) -> Result<DashboardFlag, String> {
     match text.trim() {
         "none" => Ok(DashboardFlag::Off),
-        text => address(text).map(DashboardFlag::At),
+        text => listening_address(text).map(DashboardFlag::At),
     }
 }

@@ -23,6 +23,7 @@ use elastic_transport::SharedSecret;
 use super::arguments::RunFlags;
 use super::driver_flags::{DashboardFlag, DriverFlags, LauncherKind};
 use super::failure::{CommandFailure, ResultExt};
+use super::job_start::JobStart;
 use super::node_plan::{NodePlan, plan_node};
 use super::output_prefix::OutputPrefix;
 use super::program::{check_program, in_path, is_executable};
@@ -68,6 +69,8 @@ pub(crate) struct DriverPlan {
     /// Whether the driver writes a journal to the state directory, so that it can be killed and started again. It does
     /// not where a restarted driver could not be found again: on any free port, with no folder named.
     pub(crate) keeps_journal: bool,
+    /// Whether it begins a job.
+    start: JobStart,
     /// Whether the driver's inputs and decisions are recorded in the state directory.
     pub(crate) records: bool,
     /// The store in which several drivers share the journal, instead of the state directory.
@@ -91,6 +94,13 @@ pub(crate) struct DashboardPlan {
     pub(crate) bind: SocketAddr,
     /// Whether a person has asked for it: then the driver does not run without it.
     pub(crate) is_asked_for: bool,
+}
+
+impl DriverPlan {
+    /// Whether the driver begins a job, as far as its state directory tells.
+    pub(crate) fn begins_job(&self) -> bool {
+        self.start == JobStart::First
+    }
 }
 
 impl DashboardPlan {
@@ -139,7 +149,7 @@ pub(crate) fn plan_run(run: &RunFlags) -> Result<RunPlan, CommandFailure> {
             let plan = plan_here(run)?;
             if plan.launcher == LauncherKind::Local {
                 let argv = &plan.config.program.argv;
-                check_program(argv, *argv != run.program)?;
+                plan.start.needs(check_program(argv, *argv != run.program))?;
             }
             Ok(RunPlan::Driver(Box::new(plan)))
         }
@@ -200,7 +210,13 @@ pub(super) fn plan(
             "is a variable of the shell not set? elastic-node --role driver -- PROGRAM ARGS",
         ));
     }
-    let (source, discovery) = host_source(flags, launcher, default_host)?;
+    let (state_dir, store) = (flags.state_dir.clone(), store(flags)?);
+    let keeps_journal = state_dir.is_some() || bind.port() != 0 || store.is_some();
+    let start = match keeps_journal {
+        true => JobStart::of(state_dir.as_deref(), bind, store.is_some()),
+        false => JobStart::First,
+    };
+    let (source, discovery) = host_source(flags, launcher, default_host, start)?;
     let mut hosts = HostManagerConfig::new(source);
     // DNS gives addresses without slots.
     let default_slots = matches!(discovery, DiscoveryPlan::Dns(_)).then_some(1);
@@ -210,15 +226,12 @@ pub(super) fn plan(
         failure
             .hint("--hosts, --slots-per-host, -n and --blacklist-cooldown-range say what they are")
     })?;
-    let config = driver_config(flags, program, &hosts.source)?;
+    let config = driver_config(flags, program, &hosts.source, start)?;
     if let HostSource::Fixed(hosts) = &hosts.source {
         check_slots(&config, hosts)?;
     }
     let advertise = flags.advertise.clone();
-    let state_dir = flags.state_dir.clone();
-    let store = store(flags)?;
     let (is_standby, lease) = (flags.standby, flags.lease_timeout.unwrap_or(DEFAULT_LEASE));
-    let keeps_journal = state_dir.is_some() || bind.port() != 0 || store.is_some();
     let (log_dir, role, interface, shared) = (None, None, None, None);
     Ok(DriverPlan {
         bind,
@@ -232,6 +245,7 @@ pub(super) fn plan(
         interface,
         state_dir,
         keeps_journal,
+        start,
         records: flags.record,
         store,
         is_standby,
@@ -246,6 +260,7 @@ fn host_source(
     flags: &DriverFlags,
     launcher: LauncherKind,
     default_host: Option<HostSlots>,
+    start: JobStart,
 ) -> Result<(HostSource, DiscoveryPlan), CommandFailure> {
     let given: Vec<&str> = [
         ("--hosts", flags.hosts.is_some()),
@@ -284,18 +299,11 @@ fn host_source(
         return Ok((HostSource::Fixed(hosts), DiscoveryPlan::None));
     }
     if let Some(file) = &flags.hostfile {
-        if !file.exists() || file.is_dir() {
-            return Err(CommandFailure::usage(format!(
-                "--hostfile {}: there is no such file",
-                file.display()
-            ))
-            .hint("it has one host:slots a line, and is read again every second"));
-        }
-        check_host_file(file, flags.slots_per_host)?;
+        start.needs(check_host_file(file, flags.slots_per_host))?;
         return Ok((HostSource::Script, DiscoveryPlan::File(file.clone())));
     }
     if let Some(script) = &flags.host_discovery_script {
-        check_script(script)?;
+        start.needs(check_script(script))?;
         return Ok((HostSource::Script, DiscoveryPlan::Script(script.clone())));
     }
     if let Some(target) = &flags.discovery {
@@ -311,11 +319,16 @@ fn host_source(
 
 /// Refuses a host file without a single host; later the file may be any: it is read again.
 fn check_host_file(file: &Path, default_slots: Option<u32>) -> Result<(), CommandFailure> {
+    let shown = file.display();
+    if !file.exists() || file.is_dir() {
+        let message = format!("--hostfile {shown}: there is no such file");
+        return Err(CommandFailure::usage(message)
+            .hint("it has one host:slots a line, and is read again every second"));
+    }
     // Opening a pipe would wait for its writer.
     if !file.is_file() {
         return Ok(());
     }
-    let shown = file.display();
     let text = plain_file::read(file, OUTPUT_BYTES_MAX as u64).map_err(|error| {
         let hint = match error.kind() {
             ErrorKind::FileTooLarge => "write one host:slots a line into it, and nothing else",
@@ -378,13 +391,14 @@ fn driver_config(
     flags: &DriverFlags,
     program: &[String],
     source: &HostSource,
+    start: JobStart,
 ) -> Result<DriverConfig, CommandFailure> {
     let folders = [("--output-dir", &flags.output_dir), ("--checkpoint", &flags.checkpoint)];
     for (flag, folder) in folders {
         if let Some(folder) = folder.as_ref().filter(|it| it.exists() && !it.is_dir()) {
             let folder = folder.display();
-            return Err(CommandFailure::usage(format!("{flag} {folder} is no folder"))
-                .hint("give a folder, or a name that is not taken"));
+            start.needs(Err(CommandFailure::usage(format!("{flag} {folder} is no folder"))
+                .hint("give a folder, or a name that is not taken")))?;
         }
     }
     let output_dir = flags.output_dir.as_ref().map(|folder| {

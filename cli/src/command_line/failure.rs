@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 
 use anstyle::{AnsiColor, Style};
 
@@ -87,6 +88,19 @@ impl CommandFailure {
         causes
     }
 
+    /// Whether this process, or the system, had no descriptor left.
+    pub(crate) fn is_for_want_of_descriptors(&self) -> bool {
+        let mut cause = self.source.as_deref();
+        while let Some(error) = cause {
+            let code = error.downcast_ref().and_then(system_code);
+            if matches!(code, Some(libc::EMFILE | libc::ENFILE)) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+
     /// Whether only the exit code remains to be given.
     #[cfg(test)]
     pub(crate) const fn is_told(&self) -> bool {
@@ -118,6 +132,11 @@ impl CommandFailure {
         }
         text
     }
+}
+
+/// The system's number of an error, also of one that another holds: an error's source leaves out what it holds itself.
+fn system_code(error: &io::Error) -> Option<i32> {
+    error.raw_os_error().or_else(|| system_code(error.get_ref()?.downcast_ref()?))
 }
 
 impl fmt::Display for CommandFailure {
@@ -159,6 +178,16 @@ mod tests {
                         hint: give a number\n";
         assert_eq!(text, expected);
         assert_eq!(failure.code(), 2);
+    }
+
+    #[test]
+    fn s_2_a_want_of_descriptors_is_seen_behind_other_errors() {
+        let of = |code| io::Error::other(io::Error::from_raw_os_error(code));
+        let failure = |code| CommandFailure::new("the log cannot be opened").source(of(code));
+        assert!(failure(libc::EMFILE).is_for_want_of_descriptors());
+        assert!(failure(libc::ENFILE).is_for_want_of_descriptors());
+        assert!(!failure(libc::ENOSPC).is_for_want_of_descriptors());
+        assert!(!CommandFailure::new("no cause").is_for_want_of_descriptors());
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod forget;
 mod help;
 mod history;
 mod job_source;
+mod job_start;
 mod list;
 mod logging;
 mod logs;

@@ -7,6 +7,7 @@ use elastic_driver::CheckpointEvery;
 use elastic_host_manager::core::limits::SLOTS_MAX;
 use elastic_protocol::Assignment;
 use elastic_protocol::messages::FileUmask;
+use elastic_transport::network::is_broadcast;
 
 /// The driver's default port.
 pub(crate) const DEFAULT_PORT: u16 = 7070;
@@ -134,6 +135,20 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let mut addresses =
         text.to_socket_addrs().map_err(|error| format!("{text:?} cannot be resolved: {error}"))?;
     addresses.next().ok_or_else(|| format!("{text:?} has no address"))
+}
+
+/// Parses [`address`], where something is to listen. The system lets a program listen at an address of many hosts, where no peer
+/// reaches it.
+pub(crate) fn listening_address(text: &str) -> Result<SocketAddr, String> {
+    let address = address(text)?;
+    let ip = address.ip();
+    let kind = match (ip.is_multicast(), is_broadcast(ip)) {
+        (false, false) => return Ok(address),
+        (true, _) => "multicast",
+        (_, true) => "broadcast",
+    };
+    let any = if ip.is_ipv4() { "0.0.0.0" } else { "[::]" };
+    Err(format!("{ip} is a {kind} address: give one of this machine, or {any} for all that it has"))
 }
 
 #[cfg(test)]

@@ -92,12 +92,18 @@ impl Signals {
     /// Waits for the next signal.
     pub(crate) async fn next(&self) -> Heard {
         loop {
-            if let Some(heard) = self.0.lock().pop_front() {
-                self.0.first.get_or_init(|| heard);
+            if let Some(heard) = self.received() {
                 return heard;
             }
             self.0.came.notified().await;
         }
+    }
+
+    /// The next signal, if it was received already.
+    pub(crate) fn received(&self) -> Option<Heard> {
+        let heard = self.0.lock().pop_front()?;
+        self.0.first.get_or_init(|| heard);
+        Some(heard)
     }
 
     /// The pulse that tells whether the actors run.

@@ -99,6 +99,19 @@ impl DriverStateDir {
         &self.path
     }
 
+    /// Refuses folders in the places of the files that the driver of a new job writes here: no file takes such a place.
+    pub(crate) fn refuse_folders(&self) -> Result<(), CommandFailure> {
+        let draft = format!("{ADDRESS_FILE}.draft");
+        let files =
+            [TOKEN_FILE, ADDRESS_FILE, &draft, EVENTS_FILE, JOURNAL_FILE, JOURNAL_DRAFT_FILE];
+        let paths = files.map(|name| self.path.join(name));
+        let Some(folder) = paths.iter().find(|path| path.is_dir()) else { return Ok(()) };
+        let message =
+            format!("a folder stands in the place of the driver's file {}", folder.display());
+        Err(CommandFailure::usage(message)
+            .hint("remove it, or give another state directory with --state-dir"))
+    }
+
     /// Writes the token, then the driver's address: a reader of the address finds the token, too. A job that `goes_on` does so
     /// without them: who stood by while the directory was removed, or its disk became full, leads all the same, and they are
     /// written once they can be ([`Self::restore_if_removed`]).
@@ -111,9 +124,10 @@ impl DriverStateDir {
         self.held().published = Some((token.clone(), address));
         match write_published(&self.path, token, address) {
             Err(failure) if goes_on => {
+                let (reason, _) = failure.finding();
                 tracing::warn!(
                     folder = %self.path.display(),
-                    %failure,
+                    reason,
                     "the job goes on although its state directory cannot be written; that is tried again"
                 );
                 Ok(self.path.join(TOKEN_FILE))
@@ -297,6 +311,26 @@ mod tests {
         let error = DriverStateDir::open(&path, FileUmask::PRIVATE).expect_err("not UTF-8");
         assert!(error.to_string().contains("not UTF-8"), "{error}");
         assert!(!path.exists(), "nothing is left behind");
+    }
+
+    #[test]
+    fn s_13_a_folder_in_the_place_of_a_file_is_refused_with_its_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = DriverStateDir::open(folder.path(), FileUmask::PRIVATE).expect("made");
+        state.refuse_folders().expect("nothing is in the way");
+        for name in [TOKEN_FILE, ADDRESS_FILE, EVENTS_FILE, JOURNAL_FILE] {
+            let path = state.path().join(name);
+            fs::write(&path, "left by a job before").expect("ours");
+            state.refuse_folders().expect("a file");
+            fs::remove_file(&path).expect("ours");
+            fs::create_dir(&path).expect("ours");
+            let refused = state.refuse_folders().expect_err("a folder");
+            let (text, way_out) = refused.finding();
+            assert!(text.ends_with(&path.display().to_string()), "{text}");
+            assert!(way_out.contains("--state-dir"), "{way_out}");
+            assert_eq!(refused.code(), 2);
+            fs::remove_dir(&path).expect("ours");
+        }
     }
 
     /// The token of a job.

@@ -15,6 +15,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getppid, setsid};
 
+use super::announcement::Announcer;
 use super::cgroup::WorkerGroup;
 use crate::core::{SpawnOrder, StartFailure};
 use crate::output::Pipes;
@@ -68,6 +69,7 @@ pub(super) fn start(
     error_file: Option<&Path>,
     group: Option<&WorkerGroup>,
     seat: Option<&Arc<LockSeat>>,
+    announcer: Option<Announcer>,
 ) -> Result<Child, StartFailure> {
     let Some((program, arguments)) = order.program.argv.split_first() else {
         return Err(StartFailure::from("the job names no program to run".to_owned()));
@@ -87,6 +89,9 @@ pub(super) fn start(
         command.env(ERROR_FILE_VARIABLE, path);
     }
     in_own_session(&mut command, Some(getpid()));
+    if let Some(announcer) = announcer {
+        announced(&mut command, announcer);
+    }
     if let Some(entry) = group.and_then(|group| group.entry().ok()) {
         in_group(&mut command, entry);
     }
@@ -97,6 +102,18 @@ pub(super) fn start(
         inherit_locks(&mut command, seat);
     }
     command.spawn().map_err(|error| explain(program, &error))
+}
+
+/// Makes the process tell its id before its program runs.
+#[expect(unsafe_code, reason = "nothing else runs code between fork and exec")]
+fn announced(command: &mut Command, announcer: Announcer) {
+    let announce = move || {
+        announcer.announce();
+        Ok(())
+    };
+    // SAFETY: `announce` makes two system calls. It neither allocates nor takes a lock, so it may run in the forked
+    // child of a process with threads.
+    unsafe { command.pre_exec(announce) };
 }
 
 /// Makes the process enter a control group, through this file.

@@ -18,6 +18,7 @@
 //!   stopped for a moment, as by a profiler (`native_stack`); where it has offered the stacks of its Python threads, it gets
 //!   the signal by which it writes them. That ends a sleep of native code early, as any signal that is handled.
 
+mod announcement;
 mod cgroup;
 mod command;
 mod control_groups;

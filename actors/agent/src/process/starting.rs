@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::super::core::{SpawnOrder, StartFailure};
 use super::super::output::{Attached, OutputFiles, OutputPlan, OutputSink, attach};
+use super::announcement::Announcer;
 use super::cgroup::{AgentGroup, WorkerGroup};
 use super::command::start;
 use super::guard::Guard;
@@ -81,8 +82,12 @@ impl Starter {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a process.
-    pub(super) fn start(&self, order: &SpawnOrder) -> Result<Spawned, StartFailure> {
+    /// Starts a process, which tells its id through `announcer`.
+    pub(super) fn start(
+        &self,
+        order: &SpawnOrder,
+        announcer: Option<Announcer>,
+    ) -> Result<Spawned, StartFailure> {
         let sink = Arc::clone(&self.sink);
         let plan = OutputPlan::new(order, self.scratch(order));
         let (pipes, output) =
@@ -98,7 +103,8 @@ impl Starter {
         let oom_kills = OomKills::read(group.as_ref().map(WorkerGroup::folder));
         let seat = self.seat();
         let held = seat.as_ref().map(|(seat, _)| seat);
-        let child = match start(order, pipes, error_file.as_deref(), group.as_ref(), held) {
+        let error_path = error_file.as_deref();
+        let child = match start(order, pipes, error_path, group.as_ref(), held, announcer) {
             Ok(child) => child,
             Err(failure) => {
                 self.end_group(group);

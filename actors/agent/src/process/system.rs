@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
 use super::super::output::{OutputSink, TAIL_PATIENCE};
+use super::announcement::{Announcement, announcement};
 use super::exit_watch::{ExitWatch, has_ended};
 use super::health_check::HealthChecker;
 use super::inspection::Inspector;
@@ -50,17 +51,24 @@ impl std::fmt::Debug for SystemProcesses {
 pub struct Leaders(Rc<RefCell<Live>>);
 
 impl Leaders {
-    /// The workers whose processes were started and not reaped, with the process ids.
+    /// The workers whose processes were started and not reaped, with the process ids. One whose program runs is among
+    /// them, also where the start has not returned yet.
     pub fn all(&self) -> Vec<(WorkerId, u32)> {
         let live = self.0.borrow();
-        live.processes.iter().map(|(it, pid)| (it.clone(), pid.as_raw().unsigned_abs())).collect()
+        let started = live.processes.iter();
+        let started = started.map(|(it, pid)| (it.clone(), pid.as_raw().unsigned_abs()));
+        let starting = live.starting.iter();
+        started.chain(starting.filter_map(|(it, told)| Some((it.clone(), told.id()?)))).collect()
     }
 }
 
-/// Processes that were started and not reaped: the system does not reuse their ids.
+/// Processes that were not reaped.
 #[derive(Debug, Default)]
 struct Live {
+    /// Those whose start has returned: the system does not reuse their ids.
     processes: BTreeMap<WorkerId, Pid>,
+    /// Those whose start has not returned.
+    starting: BTreeMap<WorkerId, Announcement>,
 }
 
 impl SystemProcesses {
@@ -161,8 +169,11 @@ struct ProcessContext {
 
 impl ProcessContext {
     async fn run(self, order: SpawnOrder) {
-        let starter = self.starter.clone();
-        let spawned = self.lane.run("start", move || starter.start(&order)).await;
+        let (starter, worker) = (self.starter.clone(), self.worker.clone());
+        // Without a descriptor for it, the id is known when the start has returned.
+        let (announcer, announcement) = announcement().ok().unzip();
+        self.live.borrow_mut().starting.extend(announcement.map(|told| (worker.clone(), told)));
+        let spawned = self.lane.run("start", move || starter.start(&order, announcer)).await;
         let spawned = spawned.map_err(|error| StartFailure::from(error.to_string()));
         let spawned = spawned.and_then(|spawned| spawned);
         let started = spawned.and_then(StartedProcess::watch);
@@ -170,9 +181,12 @@ impl ProcessContext {
             Ok(started) => Ok(started.spawned.pid.as_raw().unsigned_abs()),
             Err(failure) => Err(failure.clone()),
         };
-        let worker = self.worker.clone();
-        if let Ok(StartedProcess { spawned, .. }) = &started {
-            self.live.borrow_mut().processes.insert(worker.clone(), spawned.pid);
+        {
+            let mut live = self.live.borrow_mut();
+            live.starting.remove(&worker);
+            if let Ok(StartedProcess { spawned, .. }) = &started {
+                live.processes.insert(worker.clone(), spawned.pid);
+            }
         }
         self.events.do_send(ProcessEvent::Spawned { worker, result });
         if let Ok(started) = started {

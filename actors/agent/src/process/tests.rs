@@ -359,6 +359,38 @@ fn g_9_a_health_check_is_bounded_in_time_and_output_and_leaves_nothing_behind() 
 }
 
 #[test]
+fn s_4_a_worker_is_known_before_its_program_runs() {
+    run(async {
+        let mut fixture = Fixture::new();
+        let (up, leaders) = (fixture.path("up"), fixture.processes.leaders());
+        fixture.spawn(&["/bin/sh", "-c", &format!("echo $$ > {up}; exec sleep 1000")]);
+        // The order for the start is on its lane.
+        tokio::task::yield_now().await;
+        // This thread takes note of starts, too, and does not before it awaits something.
+        let deadline = Instant::now() + PATIENCE;
+        let pid = loop {
+            let told = std::fs::read_to_string(&up).unwrap_or_default();
+            if told.ends_with('\n') {
+                break told.trim().parse().expect("a number");
+            }
+            assert!(Instant::now() < deadline, "the program does not run");
+            std::thread::yield_now();
+        };
+        assert_eq!(leaders.all(), [(worker(), pid)], "before the start has returned");
+        assert!(
+            matches!(fixture.event().await, ProcessEvent::Spawned { result, .. } if result == Ok(pid))
+        );
+        assert_eq!(leaders.all(), [(worker(), pid)], "after that");
+        fixture.processes.signal(&worker(), StopSignal::Kill);
+        assert_eq!(fixture.end().await.0, ExitStatus::Signal(9));
+        assert_eq!(leaders.all(), []);
+        fixture.spawn(&["/no/such/program"]);
+        assert!(matches!(fixture.event().await, ProcessEvent::Spawned { result: Err(_), .. }));
+        assert_eq!(leaders.all(), [], "one that cannot be started");
+    });
+}
+
+#[test]
 fn a_look_at_a_worker_is_answered_while_it_lives() {
     run(async {
         let mut fixture = Fixture::new();

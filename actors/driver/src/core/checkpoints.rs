@@ -500,15 +500,42 @@ impl DriverCore {
     }
 
     /// Handles the root's word on the checkpoint that training begins from.
-    pub(crate) fn handle_resumed(&mut self, stamp: Stamp, step: Option<Step>, notes: Vec<String>) {
+    pub(crate) fn handle_resumed(
+        &mut self,
+        now: Time,
+        stamp: Stamp,
+        step: Option<Step>,
+        notes: Vec<String>,
+    ) {
         if self.round.stamp() != Some(stamp) {
             return self.drop_message();
         }
+        let missing = self.checkpointed_step().filter(|saved| step < Some(*saved));
         if let Some(step) = step {
             self.state.reached(step);
         }
-        let step = step.map(|step| step.0);
-        self.event(EventKind::CheckpointLoaded { step, notes });
+        self.event(EventKind::CheckpointLoaded { step: step.map(|step| step.0), notes });
+        if let Some(saved) = missing {
+            self.handle_missing_checkpoint(now, saved, step);
+        }
+    }
+
+    /// The root has not found the checkpoint that this job saved last: its folder may not be mounted. The steps since the one
+    /// that it begins from are lost, too.
+    fn handle_missing_checkpoint(&mut self, now: Time, saved: Step, found: Option<Step>) {
+        let Some(settings) = &self.config.checkpoint else { return };
+        let what = format!(
+            "the checkpoint of step {saved}, which this job has saved, is not in {}",
+            settings.directory
+        );
+        self.lose_further_steps(now, saved.0.saturating_sub(found.unwrap_or_default().0));
+        if found.is_none() && self.is_loss_dear() {
+            let hint = "is that folder mounted on every host? --on-total-loss restart begins again from the start";
+            return self.fail(now, &what, Some(hint));
+        }
+        let begins_at = found.unwrap_or_default();
+        let message = format!("{what}: training begins again at step {begins_at}");
+        self.event(EventKind::Warning { message });
     }
 
     /// The root can load no checkpoint. Another root would read the same files, so the job ends, and no host is to blame.

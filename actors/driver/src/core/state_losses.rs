@@ -69,11 +69,7 @@ impl DriverCore {
             // No step was made since the job began, from nothing or from a checkpoint: the same beginning is there again.
             return false;
         }
-        let is_dear = match self.config.on_total_loss {
-            Some(OnTotalLoss::Fail) => true,
-            Some(OnTotalLoss::Restart) => false,
-            None => trained >= CHEAP_TO_REPEAT,
-        };
+        let is_dear = self.is_loss_dear();
         let is_saved = self.checkpointed_step().is_some();
         if is_held
             || is_saved
@@ -107,6 +103,26 @@ impl DriverCore {
         let hint = hint.as_str();
         self.fail(now, &reason, Some(hint));
         true
+    }
+
+    /// Whether the job rather fails than trains again what it has trained.
+    pub(crate) fn is_loss_dear(&self) -> bool {
+        match self.config.on_total_loss {
+            Some(OnTotalLoss::Fail) => true,
+            Some(OnTotalLoss::Restart) => false,
+            None => self.state.trained() >= CHEAP_TO_REPEAT,
+        }
+    }
+
+    /// Counts steps that are lost besides those of which [`Self::tell_of_lost_steps`] has told.
+    pub(crate) fn lose_further_steps(&mut self, now: Time, steps: u64) {
+        match self.round.reset().map(|reset| reset.steps_lost) {
+            Some(reported) => self.round.note_lost_steps(reported + steps),
+            None => {
+                self.state.lose_steps(steps);
+                self.record_state(now);
+            }
+        }
     }
 
     /// Counts the steps that are lost because the next generation begins at `step`, and says so. `commits` are the

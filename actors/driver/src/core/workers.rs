@@ -71,7 +71,7 @@ impl DriverCore {
                 self.handle_not_resumed(now, stamp, &reason);
             }
             WorkerToDriver::Resumed { stamp, step, notes } => {
-                self.handle_resumed(stamp, step, notes)
+                self.handle_resumed(now, stamp, step, notes);
             }
             WorkerToDriver::Warning { text } => self.handle_worker_warning(&worker, &text),
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),

@@ -33,28 +33,34 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct ScriptDiscovery {
     path: PathBuf,
+    /// The name of a script that may be one of `PATH`.
+    name: Option<PathBuf>,
     offload: OffloadPort,
 }
 
 impl ScriptDiscovery {
     /// The script at `path`; a relative path counts from the present working directory. A name without a
-    /// slash that is no file there is looked for in `PATH`. It is started through `offload`, since the file system
+    /// slash that is no file there is looked for in `PATH`, at each start: the file may come later. It is started through `offload`, since the file system
     /// with the script or its interpreter can hang.
     pub fn new(path: &Path, offload: OffloadPort) -> Self {
-        let is_bare = path.components().count() == 1 && !path.exists();
-        let absolute = if is_bare { None } else { std::path::absolute(path).ok() };
-        Self { path: absolute.unwrap_or_else(|| path.to_owned()), offload }
+        let name = (path.components().count() == 1).then(|| path.to_owned());
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Self { path, name, offload }
     }
 
     fn shown(&self) -> String {
-        self.path.display().to_string()
+        self.name.as_ref().unwrap_or(&self.path).display().to_string()
     }
 
     async fn start(&self) -> Result<Child, DiscoveryError> {
         let mut starts = 1;
         loop {
-            let (path, runtime) = (self.path.clone(), Handle::current());
-            let starting = self.offload.run("discovery script", move || spawn(&path, &runtime));
+            let (path, name, runtime) = (self.path.clone(), self.name.clone(), Handle::current());
+            let start = move || match name {
+                Some(name) if !path.exists() => spawn(&name, &runtime),
+                _ => spawn(&path, &runtime),
+            };
+            let starting = self.offload.run("discovery script", start);
             let started = starting.await.map_err(|error| {
                 let (command, message) = (self.shown(), error.to_string());
                 DiscoveryError::CannotStart { command, message }
@@ -161,5 +167,35 @@ async fn wait(
 impl Discovery for ScriptDiscovery {
     fn run(&mut self, limit: Duration) -> DiscoveryRun {
         Box::pin(self.clone().run_once(limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use elastic_runtime::{BlockingLane, system};
+
+    use super::*;
+
+    #[test]
+    fn s_12_a_script_that_is_named_without_its_folder_may_come_later() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("hosts-of-this-job.sh");
+        let discovery = ScriptDiscovery {
+            path: path.clone(),
+            name: Some("hosts-of-this-job.sh".into()),
+            offload: OffloadPort::lane(BlockingLane::DISCOVERY),
+        };
+        let run = || {
+            let run = discovery.clone().run_once(Duration::from_secs(30));
+            system::run(run).expect("a runtime")
+        };
+        let missing = run().expect_err("no folder of PATH has it").to_string();
+        assert!(missing.contains("hosts-of-this-job.sh cannot be started"), "{missing}");
+        fs::write(&path, "#!/bin/sh\necho a:1\n").expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        assert_eq!(run(), Ok("a:1\n".to_owned()));
     }
 }

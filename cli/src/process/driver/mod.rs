@@ -14,6 +14,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use elastic_agent::output::check_folder;
@@ -37,7 +38,7 @@ use self::durable::{Durable, OverMark, Unusable};
 use self::listening::{Listening, SharedCredentials, not_listening, reserved_when_free};
 use self::lost_job::{outdated, replaced};
 use self::reach::{reached_at, tell_how_to_join};
-use self::standing::{LeaderSeat, Standing, Stood, finish, resign, stand};
+use self::standing::{LOOK_EVERY, LeaderSeat, Standing, Stood, finish, resign, stand};
 use self::state_keeper::StateKeeper;
 use super::accounting::Accounting;
 use super::boot_time;
@@ -82,8 +83,17 @@ pub(crate) fn run_driver(
             tokio::task::spawn_local(tick(pulse.clone()));
             drive(&mut plan, log, beside.as_deref(), &mut standing, &signals).await
         };
-        let end = system::run(life);
-        match end.failed("the system refuses what the driver needs")?? {
+        let end = system::run(life).failed("the system refuses what the driver needs");
+        let end = match end.and_then(|end| end) {
+            Err(failure) if signals.first().is_none() && standing.outlasts(&failure) => {
+                // Nothing runs here meanwhile.
+                thread::park_timeout(LOOK_EVERY);
+                let Some(heard) = signals.received() else { continue };
+                DriverLifeEnd::Asked(heard)
+            }
+            end => end?,
+        };
+        match end {
             DriverLifeEnd::Over(JobResult { outcome: JobOutcome::Succeeded, .. })
             | DriverLifeEnd::Followed => {
                 return Ok(());
@@ -640,7 +650,11 @@ fn open_state_dir(
             CommandFailure::new("there is no folder for the driver's state: HOME is not set")
                 .hint("give one with --state-dir")
         })?;
-    DriverStateDir::open(&folder, plan.config.output.umask)
+    let state = DriverStateDir::open(&folder, plan.config.output.umask)?;
+    if plan.begins_job() {
+        state.refuse_folders()?;
+    }
+    Ok(state)
 }
 
 /// Prepares the way in which agents join: a launcher starts them, or people do, who are told how unless they know.

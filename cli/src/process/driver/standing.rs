@@ -1,6 +1,8 @@
 //! A driver with `--store`: it stands by until it may act, and acts for as long as its lease lasts. Used by the
 //! driver's process.
 
+use std::io;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use elastic_driver::{Abandon, Driver, StandbysChanged};
@@ -23,7 +25,7 @@ use crate::process::boot_time;
 use crate::process::signals::{Heard, Signals, tick};
 
 /// Interval between two campaigns of a driver that stands by, and between the end of a term and the next campaign.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Timeout for etcd's first answer.
 const FIRST_ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -75,9 +77,30 @@ pub(super) struct Standing {
     pub(super) job: Option<String>,
     /// Whether it has just lost the right to act.
     pub(super) is_deposed: bool,
+    /// Whether it has told that it lacks descriptors, since it last led.
+    lacks_descriptors: bool,
 }
 
 impl Standing {
+    /// Whether a failure passes, and the process stands by again: it lacks descriptors for what it needs now. Only a driver that
+    /// has stood by already stays for that, since its job needs it later.
+    pub(super) fn outlasts(&mut self, failure: &CommandFailure) -> bool {
+        if self.since.is_none() || !failure.is_for_want_of_descriptors() {
+            return false;
+        }
+        self.lacks(&failure.finding().0);
+        true
+    }
+
+    fn lacks(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.lacks_descriptors, true) {
+            tracing::warn!(
+                reason,
+                "too few descriptors are left to lead (ulimit -n): this driver tries again"
+            );
+        }
+    }
+
     /// Notes that this process leads the job.
     ///
     /// # Errors
@@ -99,6 +122,17 @@ impl Standing {
         }
         *self.job.get_or_insert_with(|| card.job.clone()) == card.job
     }
+}
+
+/// Descriptors that a driver needs to begin to lead.
+const NEEDED_DESCRIPTORS: usize = 16;
+
+/// Whether so many descriptors are free.
+fn has_descriptors() -> io::Result<()> {
+    let stderr = io::stderr();
+    let one = || stderr.as_fd().try_clone_to_owned();
+    let all: io::Result<Vec<_>> = std::iter::repeat_with(one).take(NEEDED_DESCRIPTORS).collect();
+    all.map(drop)
 }
 
 /// Stands by until this driver may act; one that leaves, until another one acts. `tell_acting` receives the address of
@@ -144,6 +178,16 @@ pub(super) async fn stand(
         sleep(LOOK_EVERY).await;
     }
     loop {
+        // To win without the descriptors that a driver needs would cost a term for nothing.
+        if standing.since.is_some()
+            && let Err(error) = has_descriptors()
+        {
+            standing.lacks(&error.to_string());
+            match asked_within(signals, LOOK_EVERY).await {
+                Some(heard) => return Ok(Stood::Asked(heard)),
+                None => continue,
+            }
+        }
         let campaigned = lane.run("campaign", move || {
             let campaign = candidate.campaign(&boot_time);
             (candidate, campaign)
@@ -162,6 +206,7 @@ pub(super) async fn stand(
                     tell.try_send(what).is_ok()
                 });
                 let keeper = keeper.failed("the lease cannot be kept")?;
+                standing.lacks_descriptors = false;
                 return Ok(Stood::Acts(Box::new(LeaderSeat { journal, keeper, told, pulse })));
             }
             Ok(Campaign::Over(last_words)) => {

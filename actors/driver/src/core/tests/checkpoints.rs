@@ -20,10 +20,18 @@ fn cluster(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
 }
 
 fn without_hosts(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
+    without_hosts_that(OnTotalLoss::Fail, every, resume)
+}
+
+fn without_hosts_that(
+    on_total_loss: OnTotalLoss,
+    every: CheckpointEvery,
+    resume: ResumeFrom,
+) -> Cluster {
     Cluster::new(|config| {
         config.np = Some(2);
         config.min_np = Some(1);
-        config.on_total_loss = Some(OnTotalLoss::Fail);
+        config.on_total_loss = Some(on_total_loss);
         config.checkpoint = Some(CheckpointSettings {
             directory: "shared".to_owned(),
             every,
@@ -670,6 +678,60 @@ fn a_job_that_has_saved_a_step_does_not_fail_of_a_total_loss() {
     // The workers of these tests load nothing, so the next generation loses the rest.
     assert_eq!(cluster.losses[0], (120, step, 20), "committed, begins at, lost");
     assert_eq!(cluster.source.as_ref().map(|source| source.directory.as_str()), Some("shared"));
+}
+
+/// A job that has saved step 100 and trained on to step 120, and whose workers are all gone: the next root finds this checkpoint.
+fn found_after_a_total_loss(on_total_loss: OnTotalLoss, found: Option<Step>) -> Cluster {
+    let every = CheckpointEvery::Steps(100);
+    let mut cluster = without_hosts_that(on_total_loss, every, ResumeFrom::Auto);
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    assert_eq!(save(&mut cluster), 100);
+    cluster.train(120);
+    say_all(&mut cluster, 120);
+    (cluster.source, cluster.storage_hangs) = (None, true);
+    for worker in cluster.members() {
+        cluster.report_exit(&worker, ExitStatus::Signal(9));
+    }
+    for _ in 0..50 {
+        if cluster.source.is_none() {
+            cluster.pass(Duration::from_millis(100));
+        }
+    }
+    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
+    cluster.say(&root, WorkerToDriver::Resumed { stamp, step: found, notes: Vec::new() });
+    cluster.settle();
+    cluster
+}
+
+#[test]
+fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence() {
+    let failed = found_after_a_total_loss(OnTotalLoss::Fail, None);
+    let result = failed.core.result_so_far().expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
+    let missing = "the checkpoint of step 100, which this job has saved, is not in shared";
+    assert_eq!(result.reason, missing);
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("mounted")));
+    // One that may begin again, or finds an earlier checkpoint, says so and counts what is lost.
+    let earlier = Some(Step(60));
+    for (on_total_loss, found, lost) in [
+        (OnTotalLoss::Restart, None, 120),
+        (OnTotalLoss::Restart, earlier, 60),
+        (OnTotalLoss::Fail, earlier, 60),
+    ] {
+        let cluster = found_after_a_total_loss(on_total_loss, found);
+        assert!(cluster.core.result_so_far().is_none(), "{found:?}");
+        let status = cluster.core.status(cluster.now, &|at| at.to_string());
+        let lost_so_far =
+            status.steps_lost + cluster.core.round.reset().map_or(0, |it| it.steps_lost);
+        assert_eq!(lost_so_far, lost, "{found:?}");
+        let begins_at = found.unwrap_or_default();
+        let told = format!("{missing}: training begins again at step {begins_at}");
+        assert!(cluster.warnings.contains(&told), "{:?}", cluster.warnings);
+    }
+    let whole = found_after_a_total_loss(OnTotalLoss::Fail, Some(Step(100)));
+    assert!(whole.core.result_so_far().is_none());
+    assert!(!whole.warnings.iter().any(|warning| warning.contains("is not in")));
 }
 
 #[test]
