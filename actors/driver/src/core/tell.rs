@@ -141,7 +141,7 @@ impl DriverCore {
         }
     }
 
-    /// Sends the full table to a member that holds another table than the driver assumed.
+    /// Sends the full table to a member that holds another table than the driver assumed, as soon as it may be told its generation.
     pub(crate) fn handle_table_wanted(&mut self, worker: &WorkerId, stamp: Stamp) {
         match self.round.current() {
             Some(current)
@@ -149,8 +149,11 @@ impl DriverCore {
                     && current.alive.contains(worker)
                     && matches!(self.round.phase(), RoundPhase::Form { .. }) =>
             {
-                let formation = current.formation.clone();
-                self.tell(worker, DriverToWorker::Assign(formation));
+                let (formation, record) = (current.formation.clone(), current.record);
+                let message = DriverToWorker::Assign(formation);
+                if let Some(told) = self.to_listening(vec![worker.clone()], message) {
+                    self.outbox.put_at_once(Some(record), told);
+                }
             }
             _ => self.drop_message(),
         }

@@ -117,6 +117,20 @@ fn d_1_members_form_while_their_generation_is_being_stored_and_begin_once_it_is(
 }
 
 #[test]
+fn d_1_a_member_that_holds_another_table_is_told_the_whole_one_while_it_is_being_stored() {
+    let mut cluster = trains(&["a", "b", "c", "d"], 1);
+    let (stayer, victim) = (cluster.worker("a", 0), cluster.worker("d", 0));
+    cluster.forget_table(&stayer);
+    cluster.disk_hangs = true;
+    cluster.kill(&victim);
+    assert!(cluster.deltas > 0, "it is told the change first");
+    let told = cluster.placement_of(&stayer).map(|placement| placement.stamp.generation.0);
+    assert_eq!(told, Some(2));
+    release(&mut cluster);
+    assert_eq!(cluster.sizes[..2], [4, 3]);
+}
+
+#[test]
 fn d_1_members_are_told_no_generation_whose_number_is_not_reserved() {
     let mut cluster = trains(&["a", "b", "c"], 1);
     let stayer = cluster.worker("a", 0);
