@@ -168,6 +168,8 @@ bugs! {
     NextNumberNotReserved = "the number that is told next is not in the journal", "driver";
     /// After a takeover, the number after the one that a former driver reserved is told before it is on record (D-1).
     SkippedNumberTakenForReserved = "a number is told after a takeover that is not reserved", "driver";
+    /// Training begins again before the last checkpoint, and nobody is told (C-1).
+    GoneCheckpointNotTold = "a checkpoint that is gone is not told", "driver";
     /// Members are told in the order of a hash map, which differs in each run.
     RandomOrder = "members are told in the order of a hash map", "driver";
     /// Members stay paused after the change that asked for the pause was undone.

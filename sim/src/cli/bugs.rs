@@ -111,6 +111,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::UnstoredStopWaits
         | Bug::UnstoredNumbersLeave
         | Bug::DisplacedGoesOn => 14,
+        Bug::GoneCheckpointNotTold => 15,
         Bug::TotalLossTolerated => 2,
         Bug::SealedTooEarly
         | Bug::LedgerOfAnotherStep

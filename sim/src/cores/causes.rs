@@ -4,7 +4,7 @@
 use elastic_driver::{EventKind, ResetWay};
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::PhaseMs;
-use elastic_protocol::{ExitStatus, HostName, ResetCause, WorkerId};
+use elastic_protocol::{ExitStatus, GenerationId, HostName, ResetCause, WorkerId};
 
 use super::driver::ObservedPhase;
 use super::processes::SimulatedProcess;
@@ -21,8 +21,12 @@ const KNOWN_NS: u64 = 3_000 * MS;
 const TOLD_LATE_MS: f64 = 1_500.0;
 
 impl World {
-    /// Checks the reasons in an event of the driver.
-    pub(super) fn check_reasons(&mut self, kind: &EventKind) -> Result<(), String> {
+    /// Checks the reasons in an event of the driver, of this generation. Members may have been told the next one by now.
+    pub(super) fn check_reasons(
+        &mut self,
+        generation: GenerationId,
+        kind: &EventKind,
+    ) -> Result<(), String> {
         if self.driver.cores().is_none() || !self.driver_acts_since(KNOWN_NS) {
             return Ok(());
         }
@@ -37,7 +41,7 @@ impl World {
                 if !is_right || (*way == ResetWay::Restart) == self.options.job.is_in_process() {
                     return Err(format!("causes: {cause} ends the generation by {}", way.name()));
                 }
-                self.check_cause(cause)
+                self.check_cause(generation, cause)
             }
             EventKind::WorkerStopped { worker, reason } => self.check_stop_reason(worker, reason),
             EventKind::WorkerExited { worker, status, expected, .. } => {
@@ -88,7 +92,7 @@ impl World {
         self.processes.get(process as usize)
     }
 
-    fn check_cause(&self, cause: &ResetCause) -> Result<(), String> {
+    fn check_cause(&self, generation: GenerationId, cause: &ResetCause) -> Result<(), String> {
         let complain = |why: &str| Err(format!("causes: {cause}; but {why}"));
         let is_quiet = self.disturbed_at + QUIET_NS <= self.now && self.calm_for(0) >= QUIET_NS;
         match cause {
@@ -115,10 +119,10 @@ impl World {
                 }
             }
             ResetCause::PeerBroken { reporter, .. } => {
-                let stamp = self.driver.stamp;
                 let process = self.of_worker(reporter);
-                let has_given_up = process
-                    .is_none_or(|process| process.program.gave_up_in >= stamp || process.is_script);
+                let has_given_up = process.is_none_or(|process| {
+                    process.program.gave_up_in.generation >= generation || process.is_script
+                });
                 if !has_given_up {
                     return complain("it takes part");
                 }
@@ -128,6 +132,9 @@ impl World {
                     return complain("it is not");
                 }
             }
+            // What the oracle knows of members is of the next generation by now.
+            ResetCause::DeadlinePassed { .. } | ResetCause::HostsChanged { .. }
+                if generation != self.driver.stamp.generation => {}
             ResetCause::DeadlinePassed { phase, waiting_for } => {
                 return self.check_lateness(phase, waiting_for);
             }

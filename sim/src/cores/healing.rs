@@ -6,6 +6,7 @@ use elastic_host_manager::{HostSource, HostState};
 use elastic_protocol::{JobOutcome, JobResult, Stamp};
 
 use super::agents::SimulatedHost;
+use super::checkpoints::GONE_CHECKPOINT;
 use super::driver::ObservedPhase;
 use super::processes::SimulatedProcess;
 use super::{Happening, MS, World};
@@ -266,6 +267,16 @@ impl World {
                     return Ok(());
                 }
                 self.check_commit_kept(None)
+            }
+            JobOutcome::Failed if result.reason.contains(GONE_CHECKPOINT) => {
+                let may_begin_again =
+                    self.scenario.driver.on_total_loss == Some(OnTotalLoss::Restart);
+                match self.driver.gone_checkpoint.filter(|_| !may_begin_again) {
+                    Some(_) => Ok(()),
+                    None => {
+                        Err(format!("C-1: the job failed, and need not have: {}", result.reason))
+                    }
+                }
             }
             JobOutcome::Failed if result.reason.starts_with("the program ended on every slot") => {
                 self.check_early_failures(&result.reason)

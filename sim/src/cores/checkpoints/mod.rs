@@ -19,6 +19,9 @@ use super::program::TrainedModel;
 use super::state::ThreadTell;
 use super::{Happening, World};
 
+/// The words by which a driver tells that a checkpoint is not in its folder.
+pub(super) const GONE_CHECKPOINT: &str = ", which this job has saved, is not in ";
+
 /// A save at one worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartSave {
@@ -174,6 +177,15 @@ impl World {
         }
     }
 
+    /// Checks C-1 when a generation trains, or the job ends for want of its checkpoint: whoever reads the log knows that one is gone.
+    pub(super) fn check_gone_is_told(&mut self) {
+        if let Some(step) = self.driver.gone_checkpoint.take() {
+            self.fail_safety(format!(
+                "C-1: the checkpoint of step {step} is gone, and training goes on without a word"
+            ));
+        }
+    }
+
     /// The root of a generation in which nobody holds a commit, or only ones before the last checkpoint, looks for a checkpoint.
     pub(super) fn load_checkpoint(&mut self, process: u32, source: Option<&CheckpointSource>) {
         let job = self.processes[process as usize].job;
@@ -190,6 +202,11 @@ impl World {
                 ));
             }
             return;
+        }
+        if let Some(step) = self.storage.empty(job)
+            && self.driver.job == job
+        {
+            self.driver.gone_checkpoint = Some(step);
         }
         let found = match self.storage.resume(job) {
             Ok(found) => found,

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use elastic_checkpoint::{
-    CheckpointTensor, Dtype, MemoryFiles, SaveAttempt, SaveError, Snapshot, clear_partial, list,
-    newest, seal, set_aside_after, verify, write_part,
+    CheckpointTensor, Dtype, FileSystem as _, MemoryFiles, SaveAttempt, SaveError, Snapshot,
+    clear_partial, list, newest, seal, set_aside_after, verify, write_part,
 };
 use elastic_protocol::Stamp;
 use elastic_runtime::random::stream;
@@ -27,6 +27,9 @@ const CUT_AFTER_MAX: u64 = 60;
 
 /// The set of draws from which on the storage loses power.
 const POWER_FAILS_FROM: u32 = 10;
+
+/// The set of draws from which on a folder is found empty now and then.
+const EMPTIED_FROM: u32 = 15;
 
 /// The longest time of a write that does not hang.
 pub(super) const WRITE_MS_MAX: u64 = 2_000;
@@ -51,6 +54,8 @@ pub(in crate::cores) struct SharedStorage {
     random: ChaCha8Rng,
     power: ChaCha8Rng,
     loses_power: bool,
+    emptying: ChaCha8Rng,
+    is_emptied: bool,
     files: MemoryFiles,
     /// Parts that are safe, by rank.
     parts: BTreeMap<SaveKey, BTreeMap<u32, TrainedModel>>,
@@ -74,6 +79,8 @@ impl SharedStorage {
             random: stream(seed, "shared storage", 0),
             power: stream(seed, "power of the shared storage", 0),
             loses_power: draws >= POWER_FAILS_FROM,
+            emptying: stream(seed, "emptied folder of the shared storage", 0),
+            is_emptied: draws >= EMPTIED_FROM,
             files: MemoryFiles::new(seed),
             parts: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
@@ -246,6 +253,24 @@ impl SharedStorage {
         // It may be whole without anybody having heard of it.
         self.sealed.entry(job).or_default().extend(step.zip(model));
         Ok(model)
+    }
+
+    /// Empties a job's folder, in a quarter of the calls: its disk was not mounted when the job's processes began. Gives the step
+    /// that was said to be saved last.
+    pub(super) fn empty(&mut self, job: JobNumber) -> Option<u64> {
+        if !self.is_emptied || !self.emptying.random_bool(0.25) {
+            return None;
+        }
+        let of_job = |path: &PathBuf| path.starts_with(directory(job));
+        for path in self.files.files().into_iter().filter(of_job) {
+            self.files.remove_file(&path).expect("it is there");
+            let folder = path.parent().expect("it is in the job's folder");
+            self.files.sync_directory(folder).expect("it is there");
+        }
+        self.withdraw(job, |_| true);
+        self.offered.retain(|(of, _), _| *of != job);
+        self.sealed.remove(&job);
+        self.told.remove(&job)
     }
 
     /// Checks that a checkpoint's bytes are a commit that was to be made whole, and not a mixture of several.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use elastic_driver::{DriverEvent, EventKind, WorkerStanding};
 use elastic_protocol::{JobOutcome, JobResult, ResetCause, Time};
 
+use super::super::checkpoints::GONE_CHECKPOINT;
 use super::super::processes::SimulatedProcess;
 use super::super::rebalancing::DealTold;
 use super::super::{Happening, MS, World};
@@ -46,7 +47,8 @@ impl World {
         {
             self.driver_decides(|| words);
         }
-        let checked = self.check_reasons(&kind).and_then(|()| self.check_parting(&kind));
+        let checked =
+            self.check_reasons(generation, &kind).and_then(|()| self.check_parting(&kind));
         self.demand(checked);
         match kind {
             EventKind::ResetDecided { cause, .. } => {
@@ -184,7 +186,11 @@ impl World {
                     ));
                 }
             }
+            EventKind::Warning { message } if message.contains(GONE_CHECKPOINT) => {
+                self.driver.gone_checkpoint = None;
+            }
             EventKind::GenerationRunning { .. } => {
+                self.check_gone_is_told();
                 self.driver.enter_phase(self.now, ObservedPhase::Run);
                 self.driver.reset_since = None;
                 let generation = self.driver.stamp.generation.0;

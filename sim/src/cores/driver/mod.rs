@@ -190,6 +190,8 @@ pub(super) struct DriverLife {
     pub(super) resets: u32,
     /// The generation that the last of these resets ended.
     pub(super) last_reset: Option<GenerationId>,
+    /// The step of a checkpoint that is gone, until this life has told so.
+    pub(in crate::cores) gone_checkpoint: Option<u64>,
     /// Workers whose death has ended a generation under this driver.
     deaths: BTreeSet<Incarnation>,
     /// Whom the driver must part from others.
@@ -318,6 +320,7 @@ impl DriverLife {
             cooldowns: Cooldowns::default(),
             resets: 0,
             last_reset: None,
+            gone_checkpoint: None,
             deaths: BTreeSet::new(),
             parting: PartingDue::default(),
             explained: BTreeSet::new(),

@@ -39,11 +39,15 @@ impl ThreadSnapshot {
         let path = PathBuf::from(format!("/proc/{pid}/mem"));
         // A thread of its own traces the other: if that one does not stop, only the end of its tracer lets it go.
         let take = move || {
-            let memory = File::open(&path);
-            let memory = memory.map_err(|source| NativeStackError::Unreadable { path, source })?;
             ptrace::seize(pid, ptrace::Options::empty()).map_err(NativeStackError::Refused)?;
             ptrace::interrupt(pid).map_err(NativeStackError::Refused)?;
-            let snapshot = stopped(pid).map(|registers| Self::copy(&registers, &memory));
+            let snapshot = stopped(pid).and_then(|registers| {
+                // Opened before an exec, the file would show the memory that the process had before.
+                let memory = File::open(&path);
+                let memory =
+                    memory.map_err(|source| NativeStackError::Unreadable { path, source })?;
+                Ok(Self::copy(&registers, &memory))
+            });
             // An error means that it was killed, or has not stopped.
             let _ = ptrace::detach(pid, None);
             snapshot
