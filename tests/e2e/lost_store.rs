@@ -79,7 +79,7 @@ fn d_4_drivers_of_an_etcd_that_is_older_than_the_job_end_and_stop_nobody() {
     job.start_driver_again();
     assert_eq!(job.end(), 1, "{}", job.stderr());
     let said = job.stderr();
-    assert!(said.contains("has given out no number above") || said.contains("it ends with 1"));
+    assert!(said.contains("has given out no number above") || said.contains("it ends with 2"));
     let abandoned = job.events_of("abandoned");
     let outdated = abandoned.iter().filter(|it| it["reason"].to_string().contains("older than"));
     assert_eq!(outdated.count(), 1, "{abandoned:?}");

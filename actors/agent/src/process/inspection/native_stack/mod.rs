@@ -59,7 +59,11 @@ pub(super) enum NativeStackError {
 /// # Errors
 /// The process is gone, may not be traced, or does not stop.
 pub(super) fn native_stack(pid: Pid) -> Result<String, NativeStackError> {
-    let snapshot = ThreadSnapshot::take(pid)?;
+    let mut snapshot = ThreadSnapshot::take(pid)?;
+    if snapshot.is_empty() {
+        // It started another program before it stopped: what was opened is the memory that it had before.
+        snapshot = ThreadSnapshot::take(pid)?;
+    }
     let mut modules = Modules::of(pid)?;
     let calls = modules.calls(&snapshot);
     text::named(pid, &calls, &modules)

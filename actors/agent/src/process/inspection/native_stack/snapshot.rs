@@ -39,15 +39,11 @@ impl ThreadSnapshot {
         let path = PathBuf::from(format!("/proc/{pid}/mem"));
         // A thread of its own traces the other: if that one does not stop, only the end of its tracer lets it go.
         let take = move || {
+            let memory = File::open(&path);
+            let memory = memory.map_err(|source| NativeStackError::Unreadable { path, source })?;
             ptrace::seize(pid, ptrace::Options::empty()).map_err(NativeStackError::Refused)?;
             ptrace::interrupt(pid).map_err(NativeStackError::Refused)?;
-            let snapshot = stopped(pid).and_then(|registers| {
-                // Opened before an exec, the file would show the memory that the process had before.
-                let memory = File::open(&path);
-                let memory =
-                    memory.map_err(|source| NativeStackError::Unreadable { path, source })?;
-                Ok(Self::copy(&registers, &memory))
-            });
+            let snapshot = stopped(pid).map(|registers| Self::copy(&registers, &memory));
             // An error means that it was killed, or has not stopped.
             let _ = ptrace::detach(pid, None);
             snapshot
@@ -67,6 +63,11 @@ impl ThreadSnapshot {
         }
         stack.truncate(copied);
         Self { instruction, registers, stack_at, stack }
+    }
+
+    /// Whether nothing of the stack could be copied.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.stack.is_empty()
     }
 
     /// The word at an address of the copied stack.
