@@ -5,6 +5,10 @@ use elastic_protocol::{GenerationId, Stamp, Term, WorkerId};
 
 use super::{JobNumber, JobRecord, Oracle};
 
+/// Most resets whose decision is stored when a driver dies before it tells of them: that of a generation, and that of the next one,
+/// which members are told while the first is being stored.
+const RESETS_UNHEARD_MAX: u64 = 2;
+
 impl Oracle {
     /// Checks D-1 when a driver begins a job or takes it over: its term is new.
     pub(crate) fn driver_began(&mut self, job: JobNumber, term: Term) -> Result<(), String> {
@@ -40,7 +44,7 @@ impl Oracle {
             // The last decision was not stored: the new driver decides on that generation's end again.
             job.last_reset = None;
         }
-        if resets.abs_diff(decided) <= 1 {
+        if resets.abs_diff(decided) <= RESETS_UNHEARD_MAX {
             return Ok(());
         }
         Err(format!("D-4: a new driver goes on from {resets} resets, and {decided} were decided"))
