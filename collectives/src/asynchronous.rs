@@ -69,17 +69,6 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A communicator whose errors name ranks as its watch does.
-fn named(
-    watch: Option<&WatchedGroup>,
-    communicator: Box<dyn Communicator>,
-) -> Box<dyn Communicator> {
-    match watch {
-        Some(watch) => watch.naming(communicator),
-        None => communicator,
-    }
-}
-
 struct SharedCommunicator {
     communicator: Mutex<Box<dyn Communicator>>,
     launched: Mutex<usize>,
@@ -129,7 +118,7 @@ impl AsyncCommunicator {
     ) -> AsyncCommunicator {
         let (term, generation) = (communicator.term(), communicator.generation());
         let (rank, world) = (communicator.rank(), communicator.world_size());
-        let communicator = named(watch.as_ref(), communicator);
+        let communicator = WatchedGroup::naming(watch.as_ref(), communicator);
         let (communicator, launched, done) =
             (Mutex::new(communicator), Mutex::new(0), Condvar::new());
         let shared = Arc::new(SharedCommunicator { communicator, launched, done, watch });
@@ -153,7 +142,7 @@ impl AsyncCommunicator {
         let failure_of_job = Arc::clone(&failure);
         let formed = communicator.launch_on(move |slot| match form() {
             Ok(group) => {
-                *slot = named(watch_of_job.as_ref(), group);
+                *slot = WatchedGroup::naming(watch_of_job.as_ref(), group);
                 Ok(())
             }
             Err(error) => {

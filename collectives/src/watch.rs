@@ -130,9 +130,15 @@ impl WatchedGroup {
         WaitedTime::begin(group.map(|group| &group.watch.0.waited))
     }
 
-    /// A communicator whose operations are named to the watch.
-    pub(crate) fn naming(&self, inner: Box<dyn Communicator>) -> Box<dyn Communicator> {
-        Box::new(NamingCommunicator { inner, group: self.clone() })
+    /// A communicator whose operations are named to the watch, if there is one.
+    pub(crate) fn naming(
+        group: Option<&Self>,
+        inner: Box<dyn Communicator>,
+    ) -> Box<dyn Communicator> {
+        match group {
+            Some(group) => Box::new(NamingCommunicator { inner, group: group.clone() }),
+            None => inner,
+        }
     }
 }
 
@@ -261,7 +267,7 @@ mod tests {
         let rank = || {
             let watch = OperationWatch::default();
             let all = watch.over_all();
-            let mut named = all.naming(Box::new(SoloCommunicator::new()));
+            let mut named = WatchedGroup::naming(Some(&all), Box::new(SoloCommunicator::new()));
             let mut split = |colour: Option<u32>| {
                 let _part = named.split(colour, 0).expect("a world of one");
                 all.over_part(colour.unwrap_or_default(), 2)

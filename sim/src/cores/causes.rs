@@ -132,7 +132,7 @@ impl World {
                     return complain("it is not");
                 }
             }
-            // What the oracle knows of members is of the next generation by now.
+            // The oracle follows the next generation's members already, and has none to judge this one by.
             ResetCause::DeadlinePassed { .. } | ResetCause::HostsChanged { .. }
                 if generation != self.driver.stamp.generation => {}
             ResetCause::DeadlinePassed { phase, waiting_for } => {

@@ -9,6 +9,9 @@ use super::{JobNumber, JobRecord, Oracle};
 /// which members are told while the first is being stored.
 const RESETS_UNHEARD_MAX: u64 = 2;
 
+/// Most resets of which a driver has told, and whose decision is not stored.
+const RESETS_UNSTORED_MAX: u64 = 1;
+
 impl Oracle {
     /// Checks D-1 when a driver begins a job or takes it over: its term is new.
     pub(crate) fn driver_began(&mut self, job: JobNumber, term: Term) -> Result<(), String> {
@@ -44,7 +47,8 @@ impl Oracle {
             // The last decision was not stored: the new driver decides on that generation's end again.
             job.last_reset = None;
         }
-        if resets.abs_diff(decided) <= RESETS_UNHEARD_MAX {
+        let (unheard, unstored) = (resets.saturating_sub(decided), decided.saturating_sub(resets));
+        if unheard <= RESETS_UNHEARD_MAX && unstored <= RESETS_UNSTORED_MAX {
             return Ok(());
         }
         Err(format!("D-4: a new driver goes on from {resets} resets, and {decided} were decided"))

@@ -149,10 +149,9 @@ impl DriverCore {
                     && current.alive.contains(worker)
                     && matches!(self.round.phase(), RoundPhase::Form { .. }) =>
             {
-                let (formation, record) = (current.formation.clone(), current.record);
-                let message = DriverToWorker::Assign(formation);
+                let message = DriverToWorker::Assign(current.formation.clone());
                 if let Some(told) = self.to_listening(vec![worker.clone()], message) {
-                    self.outbox.put_at_once(Some(record), told);
+                    self.output_at_once(told);
                 }
             }
             _ => self.drop_message(),

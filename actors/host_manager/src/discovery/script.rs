@@ -40,8 +40,8 @@ pub struct ScriptDiscovery {
 
 impl ScriptDiscovery {
     /// The script at `path`; a relative path counts from the present working directory. A name without a
-    /// slash that is no file there is looked for in `PATH`, at each start: the file may come later. It is started through `offload`, since the file system
-    /// with the script or its interpreter can hang.
+    /// slash that is no file there is looked for in `PATH`, at each start: the file may come later. The script is started
+    /// through `offload`, since the file system with it or with its interpreter can hang.
     pub fn new(path: &Path, offload: OffloadPort) -> Self {
         let name = (path.components().count() == 1).then(|| path.to_owned());
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Checks C-1 when a generation trains, or the job ends for want of its checkpoint: whoever reads the log knows that one is gone.
+    /// Checks C-1 when a generation trains: the driver has told of a checkpoint that its root did not find.
     pub(super) fn check_gone_is_told(&mut self) {
         if let Some(step) = self.driver.gone_checkpoint.take() {
             self.fail_safety(format!(

@@ -168,6 +168,7 @@ impl World {
             EventKind::GenerationFormed { members, root, .. } => {
                 let checked = self.check_repair(&members, root);
                 self.demand(checked);
+                // Its members may have been told it before the log told of the reset.
                 if self.driver.phase == ObservedPhase::Gather {
                     self.driver.enter_phase(self.now, ObservedPhase::Form);
                 }
