@@ -8,10 +8,13 @@ use crate::observe::run_explain;
 use crate::stragglers::DutyCycle;
 use crate::support::Job;
 
-/// Numbers of a step's collective: a part of it for each rank is long enough to be timed.
-const SAMPLES: &str = "65536";
+/// Numbers of a step's collective. A part of it for each rank takes longer over the slow link than a receiver waits for its
+/// processor on a busy machine.
+const SAMPLES: &str = "131072";
+/// A batch of which an epoch has 86 steps: the trainers finish at the end of one.
+const BATCH_SIZE: &str = "512";
 const FLAGS: [&str; 8] =
-    ["--samples", SAMPLES, "--batch-size", "64", "--step-ms", "20", "--commit-every", "2"];
+    ["--samples", SAMPLES, "--batch-size", BATCH_SIZE, "--step-ms", "20", "--commit-every", "2"];
 
 /// Three hosts with a worker each, and the driver at a fourth place.
 fn job(network: &Network) -> Job {

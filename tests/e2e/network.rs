@@ -197,7 +197,7 @@ impl Place {
             "class replace dev cable parent 1: classid 1:10 htb rate 10gbit quantum 60000"
                 .to_owned(),
             format!(
-                "class replace dev cable parent 1: classid 1:20 htb rate {megabits}mbit burst 64kb quantum 60000"
+                "class replace dev cable parent 1: classid 1:20 htb rate {megabits}mbit burst 16kb quantum 60000"
             ),
             format!(
                 "filter replace dev cable parent 1: protocol ip prio 1 u32 match ip dst {address}/32 flowid 1:20"
