@@ -117,6 +117,18 @@ impl CheckpointSearch {
         Ok(Self { path: directory.to_owned(), is_exact: false, left, passed_over: Vec::new() })
     }
 
+    /// Whether a checkpoint is left that can be offered.
+    pub fn has_candidate(&self) -> bool {
+        self.left.iter().any(|candidate| candidate.manifest.is_ok())
+    }
+
+    /// Why the system gave no manifest, if no checkpoint is left that can be offered and one of them could not be read.
+    pub fn unreadable(&self) -> Option<&Damage> {
+        let mut damages = self.left.iter().rev().filter_map(|it| it.manifest.as_ref().err());
+        let unreadable = damages.find(|damage| matches!(damage, Damage::Unreadable { .. }));
+        unreadable.filter(|_| !self.has_candidate())
+    }
+
     /// Takes the checkpoint in this step's directory, or none.
     pub fn exactly(files: &dyn FileSystem, of_step: &Path) -> Self {
         let step = of_step.file_name().and_then(|name| step_of(name.to_str()?));

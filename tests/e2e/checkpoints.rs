@@ -104,6 +104,31 @@ fn l_1_a_folder_of_checkpoints_that_is_not_there_ends_a_job_that_may_lose_nothin
 }
 
 #[test]
+fn c_4_a_folder_of_checkpoints_that_gives_errors_for_a_while_blames_no_host() {
+    let shared = TempDir::new().expect("a folder");
+    let [folder, file] = ["checkpoints", "no-folder"].map(|name| shared.path().join(name));
+    fs::write(&file, "an error of the system for whoever lists it").expect("it is written");
+    let mut job = start(2, &folder, &[]);
+    let saved = wait_for_checkpoints(&mut job, 2);
+    let workers = [job.pid("h0", 0), job.pid("h1", 0)];
+    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGSTOP));
+    exchange(&folder, &file);
+    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGKILL));
+    job.wait("a warning", |job| {
+        let warned = job.stderr().contains("cannot be listed: Not a directory");
+        warned.then_some(())
+    });
+    exchange(&folder, &file);
+    job.wait("the next generation", |job| (job.sizes() == [2, 2]).then_some(()));
+    let from = loaded(&mut job)["step"].as_u64();
+    assert!(from >= Some(saved), "{from:?}");
+    let resets = job.status().expect("a status")["resets"].clone();
+    assert_eq!(resets, 1, "the loss of all workers, and no other");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn c_1_a_job_whose_every_process_was_killed_goes_on_at_most_one_interval_behind() {
     let shared = TempDir::new().expect("a folder");
     let folder = shared.path().join("checkpoints");

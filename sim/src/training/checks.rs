@@ -136,7 +136,7 @@ impl TrainingWorld {
     /// The content of the checkpoint of a step, if it is whole.
     fn read_checkpoint(&self, step: u64) -> Option<u64> {
         let path = Path::new(DIRECTORY).join(elastic_checkpoint::step_directory(step));
-        let loaded = load(&self.around.files, &path).ok()?;
+        let loaded = load(&self.around.store.files, &path).ok()?;
         let bytes = loaded.bytes;
         let beside: usize = self.job.device.iter().sum();
         let (encoded, mut rest) = bytes.split_at(bytes.len().checked_sub(beside)?);
@@ -170,7 +170,7 @@ impl TrainingWorld {
 
     /// The newest whole checkpoint, with its content. It may be newer than the last that was told, whose teller died.
     fn newest_checkpoint(&self) -> Option<(u64, Option<u64>)> {
-        let found = newest(&self.around.files, Path::new(DIRECTORY), Some("job"));
+        let found = newest(&self.around.store.files, Path::new(DIRECTORY), Some("job"));
         let step = found.ok()?.0?.manifest.step;
         Some((step, self.read_checkpoint(step)))
     }

@@ -6,6 +6,7 @@ use rand::Rng;
 use super::exchange::{GroupBreak, NodeNumber};
 use super::seat::StepFate;
 use super::world::TrainingWorld;
+use crate::options::RunOptions;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,6 +33,8 @@ pub(super) enum TrainingFault {
     Full(bool),
     /// The disk loses power after so many operations.
     PowerLoss(u64),
+    /// So many of the next listings of the directory of checkpoints fail.
+    Unlisted(u32),
     /// A process's host gets another address.
     Move,
     /// A fabric has a warning.
@@ -53,9 +56,14 @@ pub(super) struct PlannedStrike {
 /// Longest time of faults, in events.
 const FAULTS_MAX_EVENTS: u64 = 900;
 
-/// Draws the faults of a seed.
-pub(super) fn draw(seed: u64) -> Vec<PlannedStrike> {
-    let mut random = stream(seed, "training faults", 0);
+/// The set of draws from which on the directory of checkpoints cannot be listed now and then.
+const UNLISTED_FROM: u32 = 16;
+/// Most listings that fail by one fault. Those of a run are fewer than the members wait for.
+const UNLISTED_MAX: u32 = 12;
+
+/// Draws the faults of a run.
+pub(super) fn draw(options: &RunOptions) -> Vec<PlannedStrike> {
+    let mut random = stream(options.seed, "training faults", 0);
     let count = if random.random_bool(0.1) { 0 } else { random.random_range(1..40) };
     let until = random.random_range(30..FAULTS_MAX_EVENTS);
     let is_busy_with_saves = random.random_bool(0.4);
@@ -95,6 +103,15 @@ pub(super) fn draw(seed: u64) -> Vec<PlannedStrike> {
             PlannedStrike { at: random.random_range(0..until), fault, pick: random.random() }
         })
         .collect();
+    if options.draws >= UNLISTED_FROM {
+        let mut random = stream(options.seed, "training listings", 0);
+        let count = if random.random_bool(0.5) { 0 } else { random.random_range(1..6) };
+        strikes.extend((0..count).map(|_| {
+            let most = if random.random_bool(0.5) { 4 } else { UNLISTED_MAX };
+            let fault = TrainingFault::Unlisted(random.random_range(1..=most));
+            PlannedStrike { at: random.random_range(0..until), fault, pick: 0 }
+        }));
+    }
     strikes.sort_by_key(|strike| strike.at);
     strikes
 }
@@ -118,7 +135,8 @@ impl TrainingWorld {
             TrainingFault::Abort => self.abort("the plan says so"),
             TrainingFault::Interrupt => self.interrupt(),
             TrainingFault::Start => self.start_node(),
-            TrainingFault::Full(is_full) => self.around.files.fill(is_full),
+            TrainingFault::Full(is_full) => self.around.store.files.fill(is_full),
+            TrainingFault::Unlisted(count) => self.around.store.fail_listings(count),
             TrainingFault::PowerLoss(after) => self.power_fails = Some(after),
             TrainingFault::Save(ahead) => {
                 let newest = self.newest_step() as i64;

@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use elastic_checkpoint::MemoryFiles;
 use elastic_protocol::messages::{DriverToWorker, Vote, WorkerToDriver};
 #[cfg(feature = "planted-bugs")]
 use elastic_protocol::planted::{plant, planted};
@@ -25,7 +24,7 @@ use super::memory::{MemoryHandle, SimulatedMemory};
 use super::model::TrainedState;
 use super::program::TrainingFunction;
 use super::seat::{ThreadSeat, lock};
-use super::store;
+use super::store::{self, RunStore};
 use super::turnstile::{Killed, SimulatedThreadEnd, ThreadHalt, Turnstile};
 use super::witness::Witness;
 
@@ -45,7 +44,7 @@ pub(super) enum NodeWord {
 #[derive(Clone)]
 pub(super) struct NodeSurroundings {
     pub(super) job: TrainingJob,
-    pub(super) files: MemoryFiles,
+    pub(super) store: RunStore,
     pub(super) exchange: Arc<Mutex<GroupExchange>>,
     pub(super) witness: Arc<Mutex<Witness>>,
 }
@@ -96,7 +95,7 @@ impl TrainingNode {
     pub(super) fn start(number: NodeNumber, around: &NodeSurroundings, now: Time) -> Self {
         let turnstile = Some(Turnstile::new());
         let seat = Arc::new(ThreadSeat::new(number, turnstile, &around.exchange, &around.witness));
-        let shared = Arc::new(ControlShared::with_store(store::store_of));
+        let shared = Arc::new(ControlShared::with_store(store::PORT));
         let for_outcomes = Arc::clone(&seat);
         shared.checkpoints().write_by_caller();
         shared
@@ -104,13 +103,13 @@ impl TrainingNode {
             .tell_through(move |outcome| for_outcomes.tell(ThreadMessage::Checkpoint(outcome)));
         let (commands, receiver) = mpsc::sync_channel(TrainingControl::COMMANDS_MAX);
         let (of_thread, shared_of_thread) = (Arc::clone(&seat), Arc::clone(&shared));
-        let (job, files) = (around.job.clone(), around.files.clone());
+        let (job, store) = (around.job.clone(), around.store.clone());
         #[cfg(feature = "planted-bugs")]
         let bug = planted();
         let run = move || {
             #[cfg(feature = "planted-bugs")]
             plant(bug);
-            store::join(&files);
+            store::join(&store, Some(&of_thread));
             let turnstile = of_thread.turnstile.as_ref();
             let ran = catch_unwind(AssertUnwindSafe(|| {
                 turnstile.into_iter().for_each(Turnstile::begin);

@@ -1,32 +1,74 @@
-//! The store of a run's checkpoints: a file system in memory, which all threads of the run share. Threads of different runs have
-//! different ones. Used by `world` and by the product's code, through the State's port.
+//! The store of a run's checkpoints: a file system in memory, which all threads of the run share, and which cannot be listed now and
+//! then. Threads of different runs have different ones. Used by `world` and by the product's code, through the State's port.
 
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use elastic_checkpoint::{FileSystem, MemoryFiles, SeekableRead, SyncedWrite};
+use elastic_worker::state::training::StorePort;
+
+use super::seat::ThreadSeat;
+use super::turnstile::ThreadHalt;
+
+/// The store of a run. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RunStore {
+    pub(super) files: MemoryFiles,
+    /// How many of the next listings fail.
+    unlisted: Arc<AtomicU32>,
+}
+
+impl RunStore {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { files: MemoryFiles::new(seed), unlisted: Arc::default() }
+    }
+
+    /// The next listings fail.
+    pub(super) fn fail_listings(&self, count: u32) {
+        self.unlisted.store(count, Ordering::Relaxed);
+    }
+
+    fn fails_to_list(&self) -> bool {
+        let fewer = |left: u32| left.checked_sub(1);
+        self.unlisted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok()
+    }
+}
 
 thread_local! {
-    /// The files of the run that this thread is part of.
-    static FILES: RefCell<MemoryFiles> = RefCell::default();
+    /// The store of the run that this thread is part of.
+    static STORE: RefCell<RunStore> = RefCell::default();
+    /// The process whose thread this is.
+    static SEAT: RefCell<Option<Arc<ThreadSeat>>> = const { RefCell::new(None) };
 }
 
 /// The store of whichever run the calling thread is part of.
 struct StoreOfThread;
 
-/// Makes the calling thread part of the run that has these files.
-pub(super) fn join(files: &MemoryFiles) {
-    FILES.set(files.clone());
+/// Makes the calling thread part of the run that has this store; `seat` is its process's.
+pub(super) fn join(store: &RunStore, seat: Option<&Arc<ThreadSeat>>) {
+    STORE.set(store.clone());
+    SEAT.set(seat.cloned());
 }
 
-/// The store that a directory of checkpoints stands in.
-pub(super) fn store_of(_directory: &Path) -> &'static dyn FileSystem {
+/// The store as a training thread reaches it. It gives the turn away for a pause.
+pub(super) const PORT: StorePort = StorePort { of: store_of, pause };
+
+fn store_of(_directory: &Path) -> &'static dyn FileSystem {
     &StoreOfThread
 }
 
+fn pause(_: Duration) {
+    if let Some(seat) = SEAT.with_borrow(Clone::clone) {
+        seat.halt_at(ThreadHalt::Between);
+    }
+}
+
 fn files() -> MemoryFiles {
-    FILES.with_borrow(Clone::clone)
+    STORE.with_borrow(|store| store.files.clone())
 }
 
 impl FileSystem for StoreOfThread {
@@ -35,6 +77,9 @@ impl FileSystem for StoreOfThread {
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        if STORE.with_borrow(RunStore::fails_to_list) {
+            return Err(io::Error::other("the plan says so"));
+        }
         files().list(directory)
     }
 

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use elastic_checkpoint::MemoryFiles;
 use elastic_protocol::{Stamp, Time};
 use elastic_runtime::random::stream;
 use elastic_runtime::transport::LinkEvent;
@@ -19,7 +18,7 @@ use super::job::{DataAccess, TrainingJob};
 use super::nodes::{NodeSurroundings, NodeWord, TrainingNode, train_alone};
 use super::program::{FAILS, PANICS};
 use super::seat::lock;
-use super::store;
+use super::store::{self, RunStore};
 use super::turnstile::{SimulatedThreadEnd, ThreadHalt, Turnstile};
 use super::witness::{GenerationBegin, Witness};
 use crate::dataset::mix;
@@ -91,12 +90,12 @@ pub(crate) struct TrainingWorld {
 impl TrainingWorld {
     pub(crate) fn new(options: &RunOptions, recording: Recording) -> Self {
         let job = TrainingJob::draw(options.seed);
-        let strikes = if options.calm { Vec::new() } else { faults::draw(options.seed) };
-        let files = MemoryFiles::new(options.seed);
-        store::join(&files);
+        let strikes = if options.calm { Vec::new() } else { faults::draw(options) };
+        let store = RunStore::new(options.seed);
+        store::join(&store, None);
         let witness = Arc::new(Mutex::new(Witness::new(&job)));
         let exchange = Arc::new(Mutex::new(GroupExchange::default()));
-        let around = NodeSurroundings { job: job.clone(), files, exchange, witness };
+        let around = NodeSurroundings { job: job.clone(), store, exchange, witness };
         Self {
             options: options.clone(),
             job,
@@ -244,7 +243,7 @@ impl TrainingWorld {
             }
         }
         if self.next_strike == self.strikes.len() {
-            self.around.files.fill(false);
+            self.around.store.files.fill(false);
         }
         if self.nodes.is_empty() {
             self.start_node();
@@ -349,13 +348,13 @@ impl TrainingWorld {
         let Some(node) = self.nodes.get_mut(&number) else { return };
         let cut = self.power_fails.take();
         if let Some(after) = cut {
-            self.around.files.cut_after(after);
+            self.around.store.files.cut_after(after);
         }
         node.shared.checkpoints().write_next();
         if cut.is_some() {
-            self.around.files.lose_power();
+            self.around.store.files.lose_power();
         }
-        let operations = self.around.files.operations();
+        let operations = self.around.store.files.operations();
         self.record(TraceKind::Journal, number, (operations, 0));
         self.decide(number, || format!("{operations} operations on files so far"));
     }
@@ -449,9 +448,9 @@ impl TrainingWorld {
         if !self.trace.decisions.is_wanted() {
             return;
         }
-        for path in self.around.files.files() {
+        for path in self.around.store.files.files() {
             let (mut length, mut hash) = (0, 0);
-            let read = self.around.files.change(&path, |bytes| {
+            let read = self.around.store.files.change(&path, |bytes| {
                 length = bytes.len();
                 let told = without_time(bytes);
                 hash = told.iter().fold(0, |hash, byte| mix(hash, u64::from(*byte)));

@@ -38,8 +38,7 @@ pub struct ControlShared {
     step: AtomicU64,
     form_ms: AtomicU64,
     path_ms: AtomicU64,
-    /// The store that a directory of checkpoints stands in.
-    store_of: StoreOf,
+    store: StorePort,
     checkpoints: CheckpointDesk,
     operations: OperationWatch,
     links: LinkRates,
@@ -59,23 +58,34 @@ pub struct ControlShared {
 /// Finds the store that a directory of checkpoints stands in.
 pub type StoreOf = fn(&Path) -> &'static dyn FileSystem;
 
+/// The store of checkpoints, as the training thread reaches it.
+#[derive(Clone, Copy, Debug)]
+pub struct StorePort {
+    /// The store that a directory stands in.
+    pub of: StoreOf,
+    /// Waits before the store is asked once more.
+    pub pause: fn(Duration),
+}
+
 impl Default for ControlShared {
     fn default() -> Self {
-        Self::with_store(store_of)
+        #[expect(clippy::disallowed_methods, reason = "the members wait for the store with it")]
+        let pause = std::thread::sleep;
+        Self::with_store(StorePort { of: store_of, pause })
     }
 }
 
 impl ControlShared {
     /// The state shared by both threads, of a worker whose checkpoints are in another store than the system's files.
-    pub fn with_store(store_of: StoreOf) -> Self {
+    pub fn with_store(store: StorePort) -> Self {
         let shared = Self {
             boundary: AtomicU64::new(0),
             pause: AtomicBool::new(false),
             step: AtomicU64::new(0),
             form_ms: AtomicU64::new(0),
             path_ms: AtomicU64::new(0),
-            store_of,
-            checkpoints: CheckpointDesk::new(store_of),
+            store,
+            checkpoints: CheckpointDesk::new(store.of),
             operations: OperationWatch::default(),
             links: LinkRates::default(),
             note: Mutex::new(String::new()),
@@ -89,9 +99,9 @@ impl ControlShared {
         shared
     }
 
-    /// The store that this directory of checkpoints stands in.
-    pub(super) fn store_of(&self, directory: &Path) -> &'static dyn FileSystem {
-        (self.store_of)(directory)
+    /// The store of checkpoints.
+    pub(super) const fn store(&self) -> StorePort {
+        self.store
     }
 
     /// Training thread: notes that this boundary is reached. Returns whether the thread must ask before it

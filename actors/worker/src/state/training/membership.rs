@@ -373,8 +373,11 @@ impl Driven {
         let resumed =
             |step, notes| self.control.event(TrainingEvent::Resumed { stamp, step, notes });
         let directory = source.as_ref().map_or(Path::new(""), |it| Path::new(&it.directory));
-        let (files, resumed, show) = (shared.store_of(directory), &resumed, &show);
-        let ports = ResumePorts { files, resumed, show, is_one_host };
+        let store = shared.store();
+        let files = (store.of)(directory);
+        let warn = |text| self.control.event(TrainingEvent::Warned { text });
+        let (resumed, show, warn, pause) = (&resumed, &show, &warn, &store.pause);
+        let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host };
         let synced = sync(state, group, plan, source.as_ref(), ports, stamp.generation);
         shared.set_moved(None);
         let goes_on = match synced {
@@ -504,10 +507,10 @@ impl Driven {
     }
 }
 
-/// Whether another root would fail as well: it would read the same files.
+/// Whether another root would fail as well: all members have tried, or it would read the same files.
 fn no_root_could_load(error: &CheckpointLoadError, source: Option<&CheckpointSource>) -> bool {
     match error {
-        CheckpointLoadError::NoneWhole { .. } => true,
+        CheckpointLoadError::NoneWhole { .. } | CheckpointLoadError::List { .. } => true,
         CheckpointLoadError::Damaged { .. } => source.is_some_and(|it| it.exactly.is_some()),
         _ => false,
     }

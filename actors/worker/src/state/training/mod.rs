@@ -34,7 +34,7 @@ mod worker;
 pub use batches::{Batch, Batches, Dataset, Sampler};
 pub use checkpoint::CheckpointDesk;
 pub use checkpoint::tensors as named_arrays;
-pub use control::{ControlShared, StoreOf, ThreadMessage, TrainingControl};
+pub use control::{ControlShared, StoreOf, StorePort, ThreadMessage, TrainingControl};
 pub use cpu::{CpuGroups, NewIp};
 pub use device::{DeviceError, DeviceMemory};
 pub use error::{Error, Result};

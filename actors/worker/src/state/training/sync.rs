@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::checkpoint::{ResumePorts, RootSearch, resume};
+use super::checkpoint::{ResumePorts, begin_anew, resume};
 use super::error::Error;
 use super::snapshot::ContentId;
 use super::state::State;
@@ -36,7 +36,7 @@ impl From<Error> for SyncError {
 }
 
 /// Brings this worker's state to the generation's commit. Returns whether training goes on, rather than begins. `source` is where
-/// the root looks for a commit that nobody holds, or that is later than all that are held.
+/// members look for a commit that nobody holds, or that is later than all that are held; the same at all of them.
 pub(super) fn sync<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
@@ -106,19 +106,19 @@ fn from_root<T: Serialize + DeserializeOwned>(
     source: Option<&CheckpointSource>,
     ports: ResumePorts<'_>,
 ) -> Result<bool, SyncError> {
-    let rank = group.rank();
-    let search = match source {
-        Some(source) if rank == root => {
-            RootSearch::begin(source, ports).map_err(Error::Checkpoint)?
-        }
-        _ => None,
-    };
-    let holdings = announce(state, group, root, search.is_some())?;
+    let is_root = group.rank() == root;
+    let searched = source.filter(|source| !source.begins_anew);
+    if let Some(source) = source.filter(|source| is_root && source.begins_anew) {
+        begin_anew(source, ports);
+    }
+    let holdings = announce(state, group, root, is_root && searched.is_some())?;
     if !holdings[root as usize].searches {
         return from_holders(state, group, root, &holdings, ports.show);
     }
+    // The driver has told all members the same.
+    let source = searched.ok_or(Error::Corrupt { root })?;
     let stays_in_files = state.leaves_arrays_in_files();
-    match resume(state.snapshot(), group, root, search, ports, stays_in_files)? {
+    match resume(state.snapshot(), group, root, source, ports, stays_in_files)? {
         Some(loaded) => state.take_loaded(loaded).map(|()| true).map_err(Into::into),
         None => {
             let holdings = announce(state, group, root, false)?;

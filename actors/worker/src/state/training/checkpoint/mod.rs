@@ -1,11 +1,12 @@
 //! Durable checkpoints at the worker. The training thread gives a commit away when it is due (`desk`); a thread beside it
-//! writes this rank's part (`writer`); at the start of a job all members read the newest one together (`resume`, `shares`), or check
-//! it and leave its arrays in the files (`in_files`).
+//! writes this rank's part (`writer`); at the start of a job one of them finds the newest one (`search`), and all read it together
+//! (`resume`, `shares`), or check it and leave its arrays in the files (`in_files`).
 //! `tensors` finds the arrays in a commit, and their names.
 
 mod desk;
 mod in_files;
 mod resume;
+mod search;
 mod shares;
 pub mod tensors;
 #[cfg(test)]
@@ -14,4 +15,5 @@ mod writer;
 
 pub use desk::CheckpointDesk;
 pub(super) use desk::{SaveOrder, SavedCommit};
-pub(super) use resume::{LoadedCommit, ResumePorts, RootSearch, resume};
+pub(super) use resume::{LoadedCommit, ResumePorts, resume};
+pub(super) use search::begin_anew;

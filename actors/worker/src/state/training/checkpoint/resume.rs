@@ -1,6 +1,6 @@
 //! Brings the members of a generation to a checkpoint when none of them holds a commit. The root chooses: the newest that is whole
-//! and fits, or the one that was asked for. Every member reads a share of it, and they exchange the shares. Called by `sync`
-//! on the training thread of every member at once.
+//! and fits, or the one that was asked for; another rank does where only that one finds any (`search`). Every member reads a share
+//! of it, and they exchange the shares. Called by `sync` on the training thread of every member at once.
 //!
 //! A share that its reader cannot read is read by the root: only if that fails, too, is the checkpoint damaged. So a host
 //! that does not have the directory costs time, not the checkpoint.
@@ -10,18 +10,16 @@
 //! files until it copies them there (`in_files`).
 
 use std::path::Path;
+use std::time::Duration;
 
-use elastic_checkpoint::{
-    CheckpointLoadError, CheckpointSearch, CommitLayout, Damage, FileSystem, Manifest,
-    StoredCommit, clear_partial, set_aside_after,
-};
+use elastic_checkpoint::{CommitLayout, Damage, FileSystem, Manifest, StoredCommit};
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt as _};
 use elastic_protocol::Step;
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes};
-use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::search::{CheckpointOffer, find_searcher};
 use super::shares::exchange;
 use crate::state::sampler::SampleLedger;
 use crate::state::training::error::Error;
@@ -36,19 +34,17 @@ const OFFER_BYTES_MAX: usize = 512 << 20;
 pub(in crate::state::training) struct ResumePorts<'a> {
     /// The file system of this host.
     pub(in crate::state::training) files: &'a dyn FileSystem,
-    /// Is told the step to go on from and what a person should know, at the root. No step: training begins from the start.
+    /// Is told the step to go on from and what a person should know, at the rank that searches. No step: training begins from the
+    /// start.
     pub(in crate::state::training) resumed: &'a dyn Fn(Option<Step>, Vec<String>),
+    /// Is told what a person should know before the search has ended.
+    pub(in crate::state::training) warn: &'a dyn Fn(String),
+    /// Waits before the store is asked once more.
+    pub(in crate::state::training) pause: &'a dyn Fn(Duration),
     /// Is told the bytes that were read, and those that have arrived.
     pub(in crate::state::training) show: &'a dyn Fn(MovedBytes),
     /// Whether all members are on this host; the same on each of them.
     pub(in crate::state::training) is_one_host: bool,
-}
-
-/// The root's search for a checkpoint.
-pub(in crate::state::training) struct RootSearch<'a> {
-    source: &'a CheckpointSource,
-    search: CheckpointSearch,
-    notes: Vec<String>,
 }
 
 /// A commit of a checkpoint.
@@ -60,88 +56,21 @@ pub(in crate::state::training) struct LoadedCommit {
     pub(in crate::state::training) stored: Option<StoredCommit>,
 }
 
-/// What the root proposes; the others read it as an empty text if there is nothing to propose.
-#[derive(Deserialize, Serialize)]
-struct CheckpointOffer {
-    /// The directory of the step.
-    path: String,
-    /// The manifest's text.
-    manifest: Vec<u8>,
-}
-
-impl<'a> RootSearch<'a> {
-    /// Begins the search. None if training begins from the start whatever there is: then the search has ended, and the driver
-    /// was told.
-    ///
-    /// # Errors
-    /// [`CheckpointLoadError::List`].
-    pub(in crate::state::training) fn begin(
-        source: &'a CheckpointSource,
-        ports: ResumePorts<'_>,
-    ) -> Result<Option<Self>, CheckpointLoadError> {
-        let files = ports.files;
-        if source.begins_anew {
-            tidy(source, None, Vec::new(), ports);
-            return Ok(None);
-        }
-        let search = match &source.exactly {
-            Some(path) => CheckpointSearch::exactly(files, Path::new(path)),
-            None => {
-                let (directory, name) = (Path::new(&source.directory), source.name.as_deref());
-                CheckpointSearch::newest(files, directory, name)?
-            }
-        };
-        Ok(Some(Self { source, search, notes: Vec::new() }))
-    }
-
-    /// The next proposal, as text; empty if nothing is left, and training begins from the start.
-    fn offer(&mut self) -> Result<Vec<u8>, CheckpointLoadError> {
-        let Some((path, manifest)) = self.search.offer()? else { return Ok(Vec::new()) };
-        let path = path.to_string_lossy().into_owned();
-        let offer = CheckpointOffer { path, manifest: manifest.encode() };
-        Ok(postcard::to_stdvec(&offer).expect("texts are always encoded"))
-    }
-
-    /// The search has ended with this step.
-    fn conclude(self, step: Option<Step>, ports: ResumePorts<'_>) {
-        let mut notes: Vec<String> = Vec::new();
-        for (name, damage) in self.search.passed_over() {
-            warn!(checkpoint = name, %damage, "passed over");
-            notes.push(format!("{name} was passed over: {damage}"));
-        }
-        notes.extend(self.notes);
-        tidy(self.source, step, notes, ports);
-    }
-}
-
-/// Clears the directory of what training from this step makes invalid, and tells the driver.
-fn tidy(
-    source: &CheckpointSource,
-    step: Option<Step>,
-    mut notes: Vec<String>,
-    ports: ResumePorts<'_>,
-) {
-    let directory = Path::new(&source.directory);
-    notes.extend(clear_partial(ports.files, directory));
-    let (set_aside, troubles) = set_aside_after(ports.files, directory, step.map(|step| step.0));
-    notes.extend(set_aside.into_iter().map(|name| format!("set aside as {name}")));
-    notes.extend(troubles);
-    (ports.resumed)(step, notes);
-}
-
-/// Reads a checkpoint together with the other members. Returns the commit; none if there is no checkpoint. `search` is the root's.
+/// Reads a checkpoint together with the other members. Returns the commit; none if there is no checkpoint.
 /// If it `stays_in_files`, and all members are on one host and can read them, arrays are not read, but checked.
 ///
 /// # Errors
-/// [`SyncError`]: a collective failed; or there are checkpoints and none can be taken, at the root.
+/// [`SyncError`]: a collective failed; no member can read the directory, at the root; or there are checkpoints and none can be
+/// taken, at the rank that searches.
 pub(in crate::state::training) fn resume(
     snapshot: &mut StateSnapshot,
     group: &mut dyn Communicator,
     root: u32,
-    mut search: Option<RootSearch<'_>>,
+    source: &CheckpointSource,
     ports: ResumePorts<'_>,
     stays_in_files: bool,
 ) -> Result<Option<LoadedCommit>, SyncError> {
+    let (root, mut search) = find_searcher(group, root, source, ports)?;
     loop {
         let mut text = match &mut search {
             Some(search) => search.offer().map_err(Error::Checkpoint)?,
@@ -159,7 +88,7 @@ pub(in crate::state::training) fn resume(
         let manifest = Manifest::decode(&offer.manifest).map_err(|_| Error::Corrupt { root })?;
         let proposed = Proposed { path: Path::new(&offer.path), manifest: &manifest, root };
         let mut buffer = snapshot.receive_buffer(manifest.length as usize);
-        let notes = search.as_mut().map(|search| &mut search.notes);
+        let notes = search.as_mut().map(|search| search.notes());
         let read = match proposed.leave_in_files(group, &mut buffer, ports, stays_in_files) {
             Ok(Some((commit, stored))) => Ok(Ok((commit, Some(stored)))),
             Ok(None) => {
@@ -179,7 +108,7 @@ pub(in crate::state::training) fn resume(
             Ok(Err(damage)) => {
                 snapshot.give_back(buffer, None);
                 if let Some(search) = &mut search {
-                    search.search.pass_over(manifest.step, damage);
+                    search.pass_over(manifest.step, damage);
                 }
             }
             Err(error) => {

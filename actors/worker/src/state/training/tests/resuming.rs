@@ -1,9 +1,11 @@
 //! Tests of members that begin from a checkpoint together, over real sockets and files.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use elastic_checkpoint::{
     CheckpointTensor, Dtype, FileSystem, LocalFiles, SaveAttempt, SeekableRead, Snapshot,
@@ -100,8 +102,9 @@ struct Resumption {
     /// Whether it has the weights.
     is_right: bool,
     step: Step,
-    /// What it told the driver.
+    /// What it told the driver: where training goes on, and warnings before.
     told: Vec<(Option<Step>, Vec<String>)>,
+    warnings: Vec<String>,
     /// Bytes of checkpoints that it read.
     read: u64,
 }
@@ -114,7 +117,23 @@ fn resume(directory: &Path, lack: &[u32]) -> Vec<Resumption> {
 /// As [`resume`]; whether on one host is said.
 fn resume_on(directory: &Path, lack: &[u32], is_one_host: bool) -> Vec<Resumption> {
     on_ranks(RANKS, directory, lack, move |rank, fabric, peers, source, files| {
-        resume_rank(rank, fabric, peers, source, (files, is_one_host))
+        resume_rank(rank, fabric, peers, source, (files, is_one_host, &|_| panic!("nobody waits")))
+    })
+}
+
+/// As [`resume`], of a directory that cannot be read at first. A pause runs `pause`, with the rank and the number of its pauses.
+fn resume_late(
+    directory: &Path,
+    pause: impl Fn(u32, u32) + Clone + Send + 'static,
+) -> Vec<(Resumption, u32)> {
+    on_ranks(RANKS, directory, &[], move |rank, fabric, peers, source, files| {
+        let pauses = Cell::new(0);
+        let pause = |_| {
+            pauses.set(pauses.get() + 1);
+            pause(rank, pauses.get());
+        };
+        let resumption = resume_rank(rank, fabric, peers, source, (files, false, &pause));
+        (resumption, pauses.get())
     })
 }
 
@@ -157,11 +176,11 @@ fn resume_rank(
     mut fabric: TcpFabric,
     peers: Vec<SocketAddr>,
     source: &CheckpointSource,
-    (files, is_one_host): (&dyn FileSystem, bool),
+    (files, is_one_host, pause): (&dyn FileSystem, bool, &dyn Fn(Duration)),
 ) -> Resumption {
     let abort = AbortHandle::new().expect("a descriptor");
     let mut group = fabric.form(&group_spec(1, rank, peers), &abort).expect("all are there");
-    let (told, read) = (RefCell::default(), RefCell::new(0));
+    let (told, read, warnings) = (RefCell::default(), RefCell::new(0), RefCell::default());
     let resumed = |step, notes| {
         let told: &RefCell<Vec<_>> = &told;
         told.borrow_mut().push((step, notes));
@@ -172,29 +191,41 @@ fn resume_rank(
         }
     };
     let mut state = State::new(Weights::default());
-    let ports = ResumePorts { files, resumed: &resumed, show: &show, is_one_host };
+    let warn = |text| {
+        let warnings: &RefCell<Vec<String>> = &warnings;
+        warnings.borrow_mut().push(text);
+    };
+    let (resumed, warn, show) = (&resumed, &warn, &show);
+    let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host };
     let plan = SyncPlan::FromRoot { root: 0 };
     let synced = sync(&mut state, &mut group, plan, Some(source), ports, GenerationId(1));
     let (is_right, step) = (state.numbers == weights(), state.step());
-    Resumption { synced, is_right, step, told: told.into_inner(), read: read.into_inner() }
+    let (told, warnings, read) = (told.into_inner(), warnings.into_inner(), read.into_inner());
+    Resumption { synced, is_right, step, told, warnings, read }
 }
 
 /// Checks that all begin from this step, and returns what the root says.
 fn notes_of(ranks: &[Resumption], step: u64) -> Vec<String> {
+    notes_by(0, ranks, step)
+}
+
+/// As [`notes_of`], where this rank leads the search.
+fn notes_by(leader: usize, ranks: &[Resumption], step: u64) -> Vec<String> {
     for rank in ranks {
         assert!(matches!(rank.synced, Ok(true)), "training goes on");
         assert!(rank.is_right);
         assert_eq!(rank.step, Step(step));
     }
-    assert!(ranks[1..].iter().all(|rank| rank.told.is_empty()), "the root tells");
-    let [(Some(told), notes)] = &ranks[0].told[..] else { panic!("{:?}", ranks[0].told) };
+    let tells = |number: &usize| !ranks[*number].told.is_empty();
+    assert_eq!((0..ranks.len()).filter(tells).collect::<Vec<_>>(), [leader]);
+    let [(Some(told), notes)] = &ranks[leader].told[..] else { panic!("{:?}", ranks[leader].told) };
     assert_eq!(*told, Step(step));
     notes.clone()
 }
 
 /// The files of arrays of a checkpoint, in order.
 pub(super) fn files_of(directory: &Path, step: u64) -> Vec<PathBuf> {
-    let names = std::fs::read_dir(directory.join(step_directory(step))).expect("it is there");
+    let names = fs::read_dir(directory.join(step_directory(step))).expect("it is there");
     let paths = names.map(|entry| entry.expect("an entry").path());
     let mut files: Vec<PathBuf> =
         paths.filter(|path| path.extension().is_some_and(|it| it == "safetensors")).collect();
@@ -207,9 +238,9 @@ fn each_rank_reads_a_share_and_all_have_the_whole() {
     let directory = checkpoints(&[5, 9]);
     let ranks = resume(directory.path(), &[]);
     assert_eq!(notes_of(&ranks, 9), Vec::<String>::new());
-    let length = |path: &Path| std::fs::metadata(path).expect("it is there").len();
+    let length = |path: &Path| fs::metadata(path).expect("it is there").len();
     let of_step = directory.path().join(step_directory(9));
-    let names = std::fs::read_dir(of_step).expect("it is there");
+    let names = fs::read_dir(of_step).expect("it is there");
     let files = names.map(|entry| entry.expect("an entry").path());
     let bytes: u64 =
         files.filter(|path| !path.ends_with("manifest.json")).map(|path| length(&path)).sum();
@@ -225,9 +256,9 @@ fn on_one_host_each_rank_reads_all_and_what_one_cannot_read_comes_from_the_root(
     assert!(ranks.iter().all(|rank| rank.read == ranks[0].read), "all of it");
     assert_eq!(notes_of(&resume_on(directory.path(), &[2], true), 9).len(), 1);
     let path = &files_of(directory.path(), 9)[1];
-    let mut content = std::fs::read(path).expect("it is there");
+    let mut content = fs::read(path).expect("it is there");
     content[1 << 20] ^= 1;
-    std::fs::write(path, content).expect("it is written");
+    fs::write(path, content).expect("it is written");
     let notes = notes_of(&resume_on(directory.path(), &[], true), 5);
     assert!(notes[0].contains("has other content"), "{notes:?}");
 }
@@ -251,10 +282,10 @@ fn damage_in_any_share_is_named_by_its_file_and_the_one_before_is_taken() {
         for at_end in [false, true] {
             let directory = checkpoints(&[5, 9]);
             let path = &files_of(directory.path(), 9)[file];
-            let mut content = std::fs::read(path).expect("it is there");
+            let mut content = fs::read(path).expect("it is there");
             let at = if at_end { content.len() - 1 } else { 1 << 20 };
             content[at] ^= 1;
-            std::fs::write(path, content).expect("it is written");
+            fs::write(path, content).expect("it is written");
             let notes = notes_of(&resume(directory.path(), &[]), 5);
             let name = path.file_name().expect("a file").display().to_string();
             let damage = format!("step-0000000009 was passed over: {name} has other content");
@@ -285,9 +316,87 @@ fn without_a_checkpoint_training_begins_from_the_start() {
 fn if_none_is_whole_the_root_says_so_and_nobody_begins() {
     let directory = checkpoints(&[9]);
     let path = &files_of(directory.path(), 9)[0];
-    std::fs::write(path, "short").expect("it is written");
+    fs::write(path, "short").expect("it is written");
     let ranks = resume(directory.path(), &[]);
     let Err(SyncError::Fatal(error)) = &ranks[0].synced else { panic!("the root begins") };
     assert!(error.chain().contains("none of the checkpoints in"), "{}", error.chain());
     assert!(ranks[1..].iter().all(|rank| matches!(rank.synced, Err(SyncError::Collective(_)))));
+}
+
+#[test]
+fn another_rank_leads_the_search_where_the_root_lacks_the_directory() {
+    let directory = checkpoints(&[5, 9]);
+    let ranks = resume(directory.path(), &[0]);
+    let path = directory.path();
+    let of_step = path.join(step_directory(9));
+    assert_eq!(
+        notes_by(1, &ranks, 9),
+        [
+            format!(
+                "rank 1 looked for checkpoints, because rank 0 finds no checkpoint in {}",
+                path.display()
+            ),
+            format!("rank 1 read the shares of ranks that cannot read {}: 0", of_step.display()),
+        ]
+    );
+}
+
+#[test]
+fn c_4_a_directory_that_nobody_can_read_for_a_while_is_waited_for_and_no_host_fails() {
+    let directory = checkpoints(&[9]);
+    let (place, aside) = (directory.path().join("mounted"), directory.path().join("aside"));
+    fs::write(&place, "no directory").expect("it is written");
+    fs::create_dir(&aside).expect("it is made");
+    let of_step = step_directory(9);
+    fs::rename(directory.path().join(&of_step), aside.join(&of_step)).expect("it is moved");
+    let mounted = place.clone();
+    let ranks = resume_late(&place, move |rank, pauses| {
+        if (rank, pauses) == (0, 3) {
+            fs::remove_file(&mounted).expect("it is there");
+            fs::rename(&aside, &mounted).expect("it is moved");
+        }
+    });
+    assert!(ranks.iter().all(|(_, pauses)| *pauses == 3), "together");
+    let ranks: Vec<Resumption> = ranks.into_iter().map(|(rank, _)| rank).collect();
+    assert_eq!(notes_of(&ranks, 9), Vec::<String>::new());
+    let [warning] = &ranks[0].warnings[..] else { panic!("{:?}", ranks[0].warnings) };
+    let begin = format!("the directory of checkpoints {} cannot be listed: ", place.display());
+    assert!(warning.starts_with(&begin) && warning.ends_with("; it is tried again for 60 s"));
+    assert!(ranks[1..].iter().all(|rank| rank.warnings.is_empty()), "the root tells");
+}
+
+#[test]
+fn g_9_a_directory_that_nobody_can_read_is_waited_for_no_longer_than_its_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("mounted");
+    fs::write(&place, "no directory").expect("it is written");
+    let ranks = resume_late(&place, |_, _| {});
+    assert!(ranks.iter().all(|(_, pauses)| *pauses == 60), "a second each");
+    let Err(SyncError::Fatal(error)) = &ranks[0].0.synced else { panic!("the root begins") };
+    assert!(error.chain().contains("cannot be listed"), "{}", error.chain());
+    let others = ranks[1..].iter();
+    assert!(others.clone().all(|(rank, _)| matches!(rank.synced, Err(SyncError::Collective(_)))));
+}
+
+#[test]
+fn c_4_a_checkpoint_whose_manifest_cannot_be_read_is_tried_again() {
+    let directory = checkpoints(&[9]);
+    let manifest = directory.path().join(step_directory(9)).join("manifest.json");
+    let aside = directory.path().join("aside");
+    fs::rename(&manifest, &aside).expect("it is moved");
+    // To read a directory is an error of the system.
+    fs::create_dir(&manifest).expect("it is made");
+    let ranks = resume_late(directory.path(), move |rank, pauses| {
+        if (rank, pauses) == (0, 2) {
+            fs::remove_dir(&manifest).expect("it is there");
+            fs::rename(&aside, &manifest).expect("it is moved");
+        }
+    });
+    let ranks: Vec<Resumption> = ranks.into_iter().map(|(rank, _)| rank).collect();
+    assert_eq!(notes_of(&ranks, 9), Vec::<String>::new());
+    assert!(
+        ranks[0].warnings[0].contains(" cannot be read: manifest.json"),
+        "{:?}",
+        ranks[0].warnings
+    );
 }

@@ -104,7 +104,8 @@ impl Part {
             let plan = SyncPlan::FromRoot { root: 0 };
             let show = |moved: MovedBytes| show(moved, &abort);
             let (files, resumed, show) = (&LocalFiles, &|_, _| {}, &show);
-            let ports = ResumePorts { files, resumed, show, is_one_host: true };
+            let (warn, pause) = (&|_| {}, &|_| {});
+            let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host: true };
             sync(&mut state, &mut group, plan, None, ports, GenerationId(generation))
         };
         let syncs = self.generations.into_iter().map(sync).collect();
