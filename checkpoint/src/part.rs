@@ -1,5 +1,6 @@
 //! Writes one writer's part of a checkpoint. Called by every worker, beside training.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -107,11 +108,17 @@ pub fn part_bytes(snapshot: &Snapshot<'_>, world_size: u32, rank: u32) -> u64 {
 
 /// Makes the directory of all checkpoints, and its name safe, if it does not exist yet.
 fn make_root(files: &dyn FileSystem, directory: &Path) -> Result<(), SaveError> {
-    let is_missing = |path: &&Path| {
-        let listed = files.list(path);
-        listed.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-    };
-    let missing: Vec<&Path> = directory.ancestors().take_while(is_missing).collect();
+    let mut missing: Vec<&Path> = Vec::new();
+    for path in directory.ancestors() {
+        match files.list(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => missing.push(path),
+            // A directory that may not be read is there.
+            Err(error) if error.kind() != ErrorKind::PermissionDenied => {
+                return Err(SaveError::io("listing the directory", path)(error));
+            }
+            _ => break,
+        }
+    }
     for path in missing.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
         files.make_directory(path).map_err(SaveError::io("making the directory", path))?;
         sync_directory(files, path.parent().unwrap_or(Path::new("/")))?;

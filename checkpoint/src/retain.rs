@@ -20,14 +20,21 @@ pub(crate) fn retain(
 ) -> Vec<String> {
     let mut steps = match steps(files, directory) {
         Ok(steps) => steps,
-        Err(error) => return vec![format!("{}: {error}", directory.display())],
+        Err(error) => return vec![unlisted(directory, &error)],
     };
     let is_own = |step: &u64| !files.is_link(&directory.join(step_directory(*step)));
     steps.retain(|step| *step <= newest && is_own(step));
     let (mut kept, mut troubles) = (0, Vec::new());
     for step in steps.into_iter().rev() {
         let of_step = directory.join(step_directory(step));
-        let names = files.list(&of_step).unwrap_or_default();
+        let names = match files.list(&of_step) {
+            Ok(names) => names,
+            // It stays, and does not count: it may be whole or not.
+            Err(error) => {
+                troubles.push(unlisted(&of_step, &error));
+                continue;
+            }
+        };
         let is_sealed = names.iter().any(|name| name == MANIFEST);
         if is_sealed && kept < keep {
             kept += 1;
@@ -41,11 +48,21 @@ pub(crate) fn retain(
 /// Removes what saves that did not end have left behind. Called before training begins, when nobody writes. Returns
 /// troubles, in words.
 pub fn clear_partial(files: &dyn FileSystem, directory: &Path) -> Vec<String> {
-    let Ok(steps) = steps(files, directory) else { return Vec::new() };
+    let steps = match steps(files, directory) {
+        Ok(steps) => steps,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => return vec![unlisted(directory, &error)],
+    };
     let mut troubles = Vec::new();
     for step in steps {
         let of_step = directory.join(step_directory(step));
-        let names = files.list(&of_step).unwrap_or_default();
+        let names = match files.list(&of_step) {
+            Ok(names) => names,
+            Err(error) => {
+                troubles.push(unlisted(&of_step, &error));
+                continue;
+            }
+        };
         if !names.iter().any(|name| name == MANIFEST) && !files.is_link(&of_step) {
             troubles.extend(remove(files, directory, &of_step, names).err());
         }
@@ -61,7 +78,11 @@ pub fn set_aside_after(
     directory: &Path,
     step: Option<u64>,
 ) -> (Vec<String>, Vec<String>) {
-    let Ok(all) = files.list(directory) else { return (Vec::new(), Vec::new()) };
+    let all = match files.list(directory) {
+        Ok(all) => all,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return (Vec::new(), Vec::new()),
+        Err(error) => return (Vec::new(), vec![unlisted(directory, &error)]),
+    };
     let later = |name: &String| step_of(name).is_some_and(|other| Some(other) > step);
     let (mut set_aside, mut troubles) = (Vec::new(), Vec::new());
     for name in all.iter().filter(|name| later(name)) {
@@ -76,6 +97,10 @@ pub fn set_aside_after(
         troubles.extend(files.sync_directory(directory).err().map(|error| error.to_string()));
     }
     (set_aside, troubles)
+}
+
+fn unlisted(directory: &Path, error: &io::Error) -> String {
+    format!("{} cannot be listed: {error}", directory.display())
 }
 
 fn aside(name: &str, number: u32) -> String {

@@ -317,6 +317,36 @@ fn c_4_nothing_is_removed_where_a_link_among_the_checkpoints_leads() {
 }
 
 #[test]
+fn c_4_what_cannot_be_listed_is_named_and_stays_and_counts_for_no_checkpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for step in [1, 2, 4] {
+        std::fs::create_dir(folder.path().join(step_directory(step))).expect("ours");
+        let manifest = folder.path().join(step_directory(step)).join("manifest.json");
+        std::fs::write(manifest, "x").expect("ours");
+    }
+    let unlisted = folder.path().join(step_directory(3));
+    std::fs::write(&unlisted, "a file gives an error to whoever lists it").expect("ours");
+    let named = |troubles: &[String]| {
+        let begin = format!("{} cannot be listed: ", unlisted.display());
+        assert!(matches!(troubles, [one] if one.starts_with(&begin)), "{troubles:?}");
+    };
+    named(&retain(&LocalFiles, folder.path(), 2, 4));
+    let left = |step| folder.path().join(step_directory(step)).exists();
+    assert_eq!([1, 2, 3, 4].map(left), [false, true, true, true]);
+    named(&clear_partial(&LocalFiles, folder.path()));
+    let (set_aside, troubles) = set_aside_after(&LocalFiles, &unlisted, Some(0));
+    assert_eq!(set_aside, Vec::<String>::new());
+    named(&troubles);
+    let missing = folder.path().join("missing");
+    assert_eq!(set_aside_after(&LocalFiles, &missing, None), (Vec::new(), Vec::new()));
+    let tensors = [];
+    let snapshot = Snapshot { bytes: &[1], tensors: &tensors, position: &json!(null) };
+    let refused = write_part(&LocalFiles, &unlisted, &attempt(1), 0, &snapshot, &mut |_| Ok(()));
+    let refused = refused.expect_err("nobody can write there").to_string();
+    assert!(refused.contains("listing the directory"), "{refused}");
+}
+
+#[test]
 fn g_9_only_plain_files_are_opened() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("manifest.json");

@@ -198,6 +198,11 @@ fn s_8_an_agent_whose_clients_do_not_read_waits_and_holds_up_no_other() {
     assert!(told.count() > 0, "the answers of clients that have gone make room, too");
     let left: Vec<FromStore> = store.told();
     assert_eq!(left, []);
+    for client in 19..40 {
+        store.0.handle(&agent(), gone(client));
+    }
+    store.0.handle(&other, gone(1));
+    assert!(store.0.untaken.is_empty(), "an agent without clients that owe something is forgotten");
 }
 
 fn request() -> impl Strategy<Value = Request> {

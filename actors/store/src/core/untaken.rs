@@ -135,6 +135,12 @@ impl Untaken {
         self.agents.get(agent).map_or(0, |answers| answers.total)
     }
 
+    /// Whether no agent is remembered.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.agents.is_empty()
+    }
+
     fn tidy(&mut self, agent: &NodeId) {
         let Some(answers) = self.agents.get(agent) else { return };
         if answers.deferred.is_empty() {

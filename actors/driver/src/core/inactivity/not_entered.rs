@@ -51,3 +51,33 @@ pub(super) fn not_entered(
     };
     behind.filter_map(suspect).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::messages::{ProcessActivity, ProcessSight, RecordedCollectives};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// The names of those that are behind after so long, where all compute and the first has entered fewer.
+    fn behind(after: Duration) -> usize {
+        let member = |entered| {
+            let collectives = Some(RecordedCollectives { entered, completed: entered });
+            let sight = ProcessSight::new(ProcessActivity::Working, 200);
+            WatchedMember::new(Time::from_ms(1), ProcessSight { collectives, ..sight })
+        };
+        let (first, other) = (member(7), member(8));
+        let workers: Vec<WorkerId> =
+            ["a[0]#1", "b[0]#2"].map(|it| it.parse().expect("a worker")).into();
+        let members = [(&workers[0], &first), (&workers[1], &other)];
+        not_entered(Time::from_ms(1) + after, &members, LIMIT).len()
+    }
+
+    #[test]
+    fn a_member_that_computes_is_behind_once_its_longer_limit_has_passed() {
+        let limit = LIMIT * ALONE_FACTOR;
+        assert_eq!(behind(limit - Duration::from_millis(1)), 0);
+        assert_eq!(behind(limit), 1);
+    }
+}

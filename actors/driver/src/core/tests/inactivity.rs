@@ -293,6 +293,29 @@ fn g_9_an_agent_that_shows_no_stack_is_not_waited_for() {
 }
 
 #[test]
+fn a_later_hang_is_not_told_with_the_stacks_of_the_one_before() {
+    let (mut cluster, workers) = four(|_| {});
+    let without_stacks = |cluster: &mut Cluster, activity, waits_in| {
+        does(cluster, &workers[2], activity, waits_in);
+        cluster.sights.get_mut(&workers[2]).expect("it is there").drop_stacks();
+    };
+    does(&mut cluster, &workers[2], ProcessActivity::Waiting, "a lock");
+    cluster.pass(seconds(90));
+    without_stacks(&mut cluster, ProcessActivity::Working, "");
+    cluster.pass(seconds(60));
+    without_stacks(&mut cluster, ProcessActivity::Waiting, "a lock");
+    cluster.pass(seconds(90));
+    let [
+        EventKind::WorkerStalled { stack: Some(_), .. },
+        EventKind::StallEnded { .. },
+        EventKind::WorkerStalled { stack: None, native_stack: None, .. },
+    ] = &cluster.stalls[..]
+    else {
+        panic!("the second one without stacks: {:?}", cluster.stalls)
+    };
+}
+
+#[test]
 fn the_answers_of_one_look_are_compared_once_and_not_with_each() {
     let (mut cluster, workers) = four(|_| {});
     let compared_at = |cluster: &Cluster| cluster.core.inactivity.review_at;
