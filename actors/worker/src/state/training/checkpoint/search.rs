@@ -44,7 +44,7 @@ pub(super) struct CheckpointOffer {
 /// What a rank has found in the directory, as it tells the others.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-enum Found {
+enum DirectoryFinding {
     /// It cannot read it, or was not asked.
     Unread = 0,
     /// No checkpoint that can be offered.
@@ -133,9 +133,9 @@ pub(super) fn find_searcher<'a>(
 ) -> Result<(u32, Option<LeadSearch<'a>>), SyncError> {
     let is_root = group.rank() == root;
     let of_root = is_root.then(|| LeadSearch::begin(source, ports));
-    let mut told = [Found::of(of_root.as_ref()) as u8];
+    let mut told = [DirectoryFinding::of(of_root.as_ref()) as u8];
     group.broadcast(&mut told, root)?;
-    if told == [Found::Candidate as u8] || source.exactly.is_some() {
+    if told == [DirectoryFinding::Candidate as u8] || source.exactly.is_some() {
         // An error is none of the directory's here.
         return Ok((root, of_root.transpose().map_err(Error::Checkpoint)?));
     }
@@ -143,10 +143,14 @@ pub(super) fn find_searcher<'a>(
     let mut waited = Duration::ZERO;
     loop {
         let mut found = vec![0; group.world_size() as usize];
-        group.all_gather(&[Found::of(Some(&own)) as u8], &mut found)?;
+        group.all_gather(&[DirectoryFinding::of(Some(&own)) as u8], &mut found)?;
         if let Some(leader) = leader(&found, root) {
             let lead = own.ok().filter(|_| group.rank() == leader).map(|search| {
-                search.with_note(leader, root, found[root as usize] == Found::Unread as u8)
+                search.with_note(
+                    leader,
+                    root,
+                    found[root as usize] == DirectoryFinding::Unread as u8,
+                )
             });
             return Ok((leader, lead));
         }
@@ -167,8 +171,8 @@ pub(super) fn find_searcher<'a>(
 
 /// The rank that leads, by what all have found; none while the root cannot read the directory and nobody has found a checkpoint.
 fn leader(found: &[u8], root: u32) -> Option<u32> {
-    let first = (0..).zip(found).find(|(_, found)| **found == Found::Candidate as u8);
-    let root_reads = found[root as usize] != Found::Unread as u8;
+    let first = (0..).zip(found).find(|(_, found)| **found == DirectoryFinding::Candidate as u8);
+    let root_reads = found[root as usize] != DirectoryFinding::Unread as u8;
     first.map(|(rank, _)| rank).or_else(|| root_reads.then_some(root))
 }
 
@@ -183,7 +187,7 @@ fn trouble(search: &Result<LeadSearch<'_>, CheckpointLoadError>) -> Option<Strin
     }
 }
 
-impl Found {
+impl DirectoryFinding {
     fn of(search: Option<&Result<LeadSearch<'_>, CheckpointLoadError>>) -> Self {
         match search {
             Some(Ok(lead)) if lead.search.has_candidate() => Self::Candidate,
@@ -214,7 +218,8 @@ mod tests {
     #[test]
     fn the_first_rank_that_finds_a_checkpoint_leads_where_the_root_does_not() {
         let [unread, nothing, candidate] =
-            [Found::Unread, Found::Nothing, Found::Candidate].map(|found| found as u8);
+            [DirectoryFinding::Unread, DirectoryFinding::Nothing, DirectoryFinding::Candidate]
+                .map(|found| found as u8);
         assert_eq!(leader(&[nothing, candidate, candidate], 0), Some(1));
         assert_eq!(leader(&[unread, unread, candidate], 1), Some(2));
         assert_eq!(leader(&[candidate, nothing], 1), Some(0));
