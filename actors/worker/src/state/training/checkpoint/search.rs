@@ -136,7 +136,7 @@ pub(super) fn find_searcher<'a>(
     let mut told = [DirectoryFinding::of(of_root.as_ref()) as u8];
     group.broadcast(&mut told, root)?;
     if told == [DirectoryFinding::Candidate as u8] || source.exactly.is_some() {
-        // An error is none of the directory's here.
+        // The one that was asked for is the root's to read, and an error of it is told by `offer`.
         return Ok((root, of_root.transpose().map_err(Error::Checkpoint)?));
     }
     let mut own = of_root.unwrap_or_else(|| LeadSearch::begin(source, ports));
