@@ -175,13 +175,17 @@ fn plan_here(run: &RunFlags) -> Result<DriverPlan, CommandFailure> {
     if flags.dashboard.is_none() {
         plan.dashboard = Some(DashboardPlan::UNASKED);
     }
-    of_torch(&mut plan, torch);
+    of_torch(&mut plan, torch)?;
     plan.interface = run.torch.interface.clone();
     Ok(plan)
 }
 
 /// Adds the values of torchrun's flags to a driver's plan.
-pub(super) fn of_torch(plan: &mut DriverPlan, torch: TorchPlan) {
+///
+/// # Errors
+/// `--log-dir` is no folder, and a job begins.
+pub(super) fn of_torch(plan: &mut DriverPlan, torch: TorchPlan) -> Result<(), CommandFailure> {
+    check_folder(plan.start, "--log-dir", torch.log_dir.as_deref())?;
     plan.config.max_job_restarts = torch.max_job_restarts.or(plan.config.max_job_restarts);
     plan.config.run_id = torch.run_id.or(plan.config.run_id.take());
     let OutputSettings { directory, prefix, umask, .. } = std::mem::take(&mut plan.config.output);
@@ -191,6 +195,7 @@ pub(super) fn of_torch(plan: &mut DriverPlan, torch: TorchPlan) {
     plan.role = torch.role;
     let backend_for = torch.backend_for.map(|name| (BACKEND_FOR.to_owned(), name));
     plan.config.program.environment.extend(backend_for);
+    Ok(())
 }
 
 pub(super) fn plan(
@@ -393,14 +398,8 @@ fn driver_config(
     source: &HostSource,
     start: JobStart,
 ) -> Result<DriverConfig, CommandFailure> {
-    let folders = [("--output-dir", &flags.output_dir), ("--checkpoint", &flags.checkpoint)];
-    for (flag, folder) in folders {
-        if let Some(folder) = folder.as_ref().filter(|it| it.exists() && !it.is_dir()) {
-            let folder = folder.display();
-            start.needs(Err(CommandFailure::usage(format!("{flag} {folder} is no folder"))
-                .hint("give a folder, or a name that is not taken")))?;
-        }
-    }
+    check_folder(start, "--output-dir", flags.output_dir.as_deref())?;
+    check_folder(start, "--checkpoint", flags.checkpoint.as_deref())?;
     let output_dir = flags.output_dir.as_ref().map(|folder| {
         folder.to_str().map(ToOwned::to_owned).ok_or_else(|| {
             CommandFailure::usage(format!("--output-dir {} is not UTF-8", folder.display()))
@@ -507,6 +506,13 @@ fn checkpoints(flags: &DriverFlags) -> Result<Option<CheckpointSettings>, Comman
         bytes_per_s: flags.checkpoint_bandwidth,
         resume,
     }))
+}
+
+/// Refuses what stands in the place of a flag's folder, where a job begins.
+fn check_folder(start: JobStart, flag: &str, folder: Option<&Path>) -> Result<(), CommandFailure> {
+    let Some(folder) = folder.filter(|it| it.exists() && !it.is_dir()) else { return Ok(()) };
+    start.needs(Err(CommandFailure::usage(format!("{flag} {} is no folder", folder.display()))
+        .hint("give a folder, or a name that is not taken")))
 }
 
 /// A folder's absolute path: workers may have another working directory.
@@ -658,6 +664,10 @@ mod tests {
         assert_eq!(refused(&no_file), "--hostfile /no/such: there is no such file");
         let no_folder = DriverFlags { output_dir: Some("/dev/null".into()), ..base() };
         assert_eq!(refused(&no_folder), "--output-dir /dev/null is no folder");
+        let log_dir = |start| check_folder(start, "--log-dir", Some(Path::new("/dev/null")));
+        let failure = log_dir(JobStart::First).expect_err("a job begins");
+        assert_eq!(failure.to_string(), "--log-dir /dev/null is no folder");
+        assert!(log_dir(JobStart::Again).is_ok(), "S-12: a job goes on");
         let standby = DriverFlags { standby: true, ..base() };
         assert_eq!(refused(&standby), "--standby is given, but no --store");
     }

@@ -111,7 +111,7 @@ pub(super) fn plan_node(run: &RunFlags) -> Result<Option<NodePlan>, CommandFailu
     let bind = flags.bind.unwrap_or(bind);
     let mut driver = plan(&flags, &program, bind, LauncherKind::Join, None)?;
     let role = torch.role.clone().unwrap_or_else(|| "default".to_owned());
-    of_torch(&mut driver, torch);
+    of_torch(&mut driver, torch)?;
     driver.config.nodes = Some(NodeCount { min: nodes.min, max: nodes.max });
     let slurm = SlurmTask::read(&|name| std::env::var(name).ok())?;
     let named = std::env::var("ELASTIC_HOST").ok();

@@ -132,10 +132,6 @@ fn log_dir(
 ) -> Result<Option<PathBuf>, CommandFailure> {
     let is_stored = !output.redirects.is_empty() || !output.tee.is_empty();
     match &torch.log_dir {
-        Some(folder) if folder.exists() && !folder.is_dir() => {
-            let message = format!("--log-dir {} is no folder", folder.display());
-            Err(CommandFailure::usage(message).hint("give a folder, or a name that is not taken"))
-        }
         Some(folder) => Ok(Some(folder.clone())),
         None if is_stored && flags.output_dir.is_none() => {
             let folder = tempfile::Builder::new().prefix("elastic-node-logs-").tempdir();
