@@ -27,14 +27,8 @@ pub(crate) fn retain(
     let (mut kept, mut troubles) = (0, Vec::new());
     for step in steps.into_iter().rev() {
         let of_step = directory.join(step_directory(step));
-        let names = match files.list(&of_step) {
-            Ok(names) => names,
-            // It stays, and does not count: it may be whole or not.
-            Err(error) => {
-                troubles.push(unlisted(&of_step, &error));
-                continue;
-            }
-        };
+        // What cannot be listed stays, and does not count: it may be whole or not.
+        let Some(names) = names_in(files, &of_step, &mut troubles) else { continue };
         let is_sealed = names.iter().any(|name| name == MANIFEST);
         if is_sealed && kept < keep {
             kept += 1;
@@ -56,13 +50,7 @@ pub fn clear_partial(files: &dyn FileSystem, directory: &Path) -> Vec<String> {
     let mut troubles = Vec::new();
     for step in steps {
         let of_step = directory.join(step_directory(step));
-        let names = match files.list(&of_step) {
-            Ok(names) => names,
-            Err(error) => {
-                troubles.push(unlisted(&of_step, &error));
-                continue;
-            }
-        };
+        let Some(names) = names_in(files, &of_step, &mut troubles) else { continue };
         if !names.iter().any(|name| name == MANIFEST) && !files.is_link(&of_step) {
             troubles.extend(remove(files, directory, &of_step, names).err());
         }
@@ -97,6 +85,16 @@ pub fn set_aside_after(
         troubles.extend(files.sync_directory(directory).err().map(|error| error.to_string()));
     }
     (set_aside, troubles)
+}
+
+/// The names in a directory; none, and one more trouble, if it cannot be listed.
+fn names_in(
+    files: &dyn FileSystem,
+    directory: &Path,
+    troubles: &mut Vec<String>,
+) -> Option<Vec<String>> {
+    let names = files.list(directory);
+    names.map_err(|error| troubles.push(unlisted(directory, &error))).ok()
 }
 
 fn unlisted(directory: &Path, error: &io::Error) -> String {

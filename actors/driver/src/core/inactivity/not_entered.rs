@@ -60,7 +60,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// The names of those that are behind after so long, where all compute and the first has entered fewer.
+    /// How many are behind after so long, where all compute and the first has entered fewer.
     fn behind(after: Duration) -> usize {
         let member = |entered| {
             let collectives = Some(RecordedCollectives { entered, completed: entered });

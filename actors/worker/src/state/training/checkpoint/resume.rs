@@ -19,7 +19,7 @@ use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes};
 use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::search::{CheckpointOffer, find_searcher};
+use super::search::{CheckpointOffer, find_search_leader};
 use super::shares::exchange;
 use crate::state::sampler::SampleLedger;
 use crate::state::training::error::Error;
@@ -70,7 +70,7 @@ pub(in crate::state::training) fn resume(
     ports: ResumePorts<'_>,
     stays_in_files: bool,
 ) -> Result<Option<LoadedCommit>, SyncError> {
-    let (root, mut search) = find_searcher(group, root, source, ports)?;
+    let (root, mut search) = find_search_leader(group, root, source, ports)?;
     loop {
         let mut text = match &mut search {
             Some(search) => search.offer().map_err(Error::Checkpoint)?,

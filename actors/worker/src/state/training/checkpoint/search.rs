@@ -1,6 +1,7 @@
-//! Who looks for a checkpoint, and what it finds. The root does; where it cannot read the directory, or finds nothing there, the first
-//! rank that finds a checkpoint does in its place: a host may lack the mount. While the root cannot read it and nobody
-//! finds any, the store is at fault and no host is, so that all of them try again. Called by `resume`, on every member at once.
+//! The search for a checkpoint, and the rank that leads it. The root leads; where it cannot read the directory, or finds no checkpoint
+//! there, the first rank that finds one leads in its place: a host may lack the mount. While the root cannot read the directory and
+//! nobody finds a checkpoint, the store is at fault and no host is, so that all of them try again. Called by `resume`, on every
+//! member at once.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(super) struct LeadSearch<'a> {
     notes: Vec<String>,
 }
 
-/// What the leading rank proposes; the others read it as an empty text if there is nothing to propose.
+/// A proposal of the leading rank. The others read an empty text if there is nothing to propose.
 #[derive(Deserialize, Serialize)]
 pub(super) struct CheckpointOffer {
     /// The directory of the step.
@@ -41,7 +42,7 @@ pub(super) struct CheckpointOffer {
     pub(super) manifest: Vec<u8>,
 }
 
-/// What a rank has found in the directory, as it tells the others.
+/// The result of a rank's look into the directory, as it tells the others.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 enum DirectoryFinding {
@@ -69,6 +70,18 @@ impl<'a> LeadSearch<'a> {
         Ok(Self { source, search, notes: Vec::new() })
     }
 
+    /// Says who leads, if the root does not.
+    fn with_note(mut self, leader: u32, root: u32, is_unread: bool) -> Self {
+        if leader != root {
+            let what = if is_unread { "cannot read" } else { "finds no checkpoint in" };
+            let directory = &self.source.directory;
+            self.notes.push(format!(
+                "rank {leader} looked for checkpoints, because rank {root} {what} {directory}"
+            ));
+        }
+        self
+    }
+
     /// The next proposal, as text; empty if nothing is left, and training begins from the start.
     pub(super) fn offer(&mut self) -> Result<Vec<u8>, CheckpointLoadError> {
         let Some((path, manifest)) = self.search.offer()? else { return Ok(Vec::new()) };
@@ -82,7 +95,7 @@ impl<'a> LeadSearch<'a> {
         self.search.pass_over(step, damage);
     }
 
-    /// What a person should know of the search.
+    /// Notes on the search, for people.
     pub(super) fn notes(&mut self) -> &mut Vec<String> {
         &mut self.notes
     }
@@ -125,7 +138,7 @@ fn tidy(
 /// # Errors
 /// [`SyncError`]: a collective failed; or the root cannot list the directory, and nobody has found a checkpoint within
 /// [`READ_WITHIN`], at the root.
-pub(super) fn find_searcher<'a>(
+pub(super) fn find_search_leader<'a>(
     group: &mut dyn Communicator,
     root: u32,
     source: &'a CheckpointSource,
@@ -197,20 +210,6 @@ impl DirectoryFinding {
     }
 }
 
-impl LeadSearch<'_> {
-    /// Says who leads, if the root does not.
-    fn with_note(mut self, leader: u32, root: u32, is_unread: bool) -> Self {
-        if leader != root {
-            let what = if is_unread { "cannot read" } else { "finds no checkpoint in" };
-            let directory = &self.source.directory;
-            self.notes.push(format!(
-                "rank {leader} looked for checkpoints, because rank {root} {what} {directory}"
-            ));
-        }
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!(leader(&[nothing, candidate, candidate], 0), Some(1));
         assert_eq!(leader(&[unread, unread, candidate], 1), Some(2));
         assert_eq!(leader(&[candidate, nothing], 1), Some(0));
-        // Who lists an empty directory may lack the mount: the root's word counts.
+        // The root's word counts: a rank that lists an empty directory may lack the mount.
         assert_eq!(leader(&[nothing, unread], 0), Some(0));
         assert_eq!(leader(&[nothing, unread], 1), None);
         assert_eq!(leader(&[unread, unread], 0), None);

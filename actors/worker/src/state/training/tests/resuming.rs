@@ -102,8 +102,9 @@ struct Resumption {
     /// Whether it has the weights.
     is_right: bool,
     step: Step,
-    /// What it told the driver: where training goes on, and warnings before.
+    /// The steps from which it told the driver that training goes on, with its notes.
     told: Vec<(Option<Step>, Vec<String>)>,
+    /// Its warnings before that.
     warnings: Vec<String>,
     /// Bytes of checkpoints that it read.
     read: u64,
@@ -276,21 +277,25 @@ fn the_root_reads_the_share_of_a_host_that_does_not_have_the_directory() {
 
 #[test]
 fn damage_in_any_share_is_named_by_its_file_and_the_one_before_is_taken() {
-    let files = files_of(checkpoints(&[9]).path(), 9).len();
-    assert_eq!(files, 2, "of arrays");
-    for file in 0..files {
+    let directory = checkpoints(&[5, 9]);
+    let files = files_of(directory.path(), 9);
+    assert_eq!(files.len(), 2, "of arrays");
+    for path in files {
         for at_end in [false, true] {
-            let directory = checkpoints(&[5, 9]);
-            let path = &files_of(directory.path(), 9)[file];
-            let mut content = fs::read(path).expect("it is there");
+            let whole = fs::read(&path).expect("it is there");
+            let mut content = whole.clone();
             let at = if at_end { content.len() - 1 } else { 1 << 20 };
             content[at] ^= 1;
-            fs::write(path, content).expect("it is written");
+            fs::write(&path, content).expect("it is written");
             let notes = notes_of(&resume(directory.path(), &[]), 5);
             let name = path.file_name().expect("a file").display().to_string();
             let damage = format!("step-0000000009 was passed over: {name} has other content");
             assert!(notes[0].starts_with(&damage), "{notes:?}");
             assert_eq!(notes[1..], ["set aside as set-aside-1-step-0000000009"]);
+            let of_step = directory.path().join(step_directory(9));
+            let aside = directory.path().join("set-aside-1-step-0000000009");
+            fs::rename(aside, of_step).expect("it was set aside");
+            fs::write(&path, whole).expect("it is written");
         }
     }
 }
