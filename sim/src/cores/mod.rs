@@ -80,7 +80,7 @@ const MS: u64 = 1_000_000;
 const NONE: u32 = u32::MAX;
 
 /// Interval between two looks at `status`, where decisions are recorded.
-const STATUS_EVERY_NS: u64 = 2_000 * MS;
+const STATUS_EVERY_NS: u64 = 1_000 * MS;
 
 /// Most events at one moment. More of them mean an endless loop.
 const EVENTS_AT_ONCE_MAX: u64 = 2_000_000;

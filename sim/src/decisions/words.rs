@@ -507,40 +507,11 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
     })
 }
 
-/// The driver's answer to `status`.
-pub(crate) fn status(report: &StatusReport) -> String {
-    let hosts = list(report.hosts.iter().map(|host| {
-        format!(
-            "{}:{} {} until {}",
-            host.name,
-            host.slots,
-            host.state,
-            or_none(host.until.as_ref())
-        )
-    }));
-    let workers = list(report.workers.iter().map(|worker| {
-        let (rank, pid) = (or_none(worker.rank), or_none(worker.pid));
-        let (host, slot, state, step) = (&worker.host, worker.slot, worker.state, worker.step);
-        format!("{host}[{slot}] {state} rank {rank} pid {pid} step {step};")
-    }));
-    let reset = report.last_reset.as_ref().map(|reset| {
-        let total = or_none(reset.ms.total.map(|ms| format!("{ms:.3}")));
-        format!("of {} at {} within {total} ms: {}", reset.generation, reset.at, reset.cause)
-    });
-    format!(
-        "status: phase {}, {}.{}, {} of {} to {}, {} resets, last {}; waits for {}; hosts {hosts}; workers {workers} \
-         warnings {}; dropped {}; result {}",
-        report.phase,
-        report.term,
-        report.generation,
-        report.world_size,
-        report.min_np,
-        or_none(report.max_np),
-        report.resets,
-        or_none(reset),
-        or_none(report.waiting_for.as_ref()),
-        list(&report.warnings),
-        report.dropped_messages,
-        or_none(report.result.as_ref().map(result))
-    )
+/// The driver's answer to `status`: the object of `status --json`, which is part of the outer contract, without the program's version.
+pub(crate) fn status(mut report: StatusReport) -> String {
+    for driver in std::iter::once(&mut report.driver).chain(&mut report.standbys) {
+        driver.version.clear();
+    }
+    serde_json::to_string(&report)
+        .map_or_else(|error| error.to_string(), |json| format!("status: {json}"))
 }

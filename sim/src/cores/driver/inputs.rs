@@ -195,7 +195,7 @@ impl World {
         }
         let Some(cores) = self.driver.cores() else { return };
         let status = cores.driver.status(now, &|time| time.to_string());
-        self.driver_decides(|| words::status(&status));
+        self.driver_decides(|| words::status(status));
     }
 
     pub(in crate::cores) fn handle_driver_timer(&mut self, life: u32) {

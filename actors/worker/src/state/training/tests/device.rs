@@ -2,15 +2,12 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, mpsc};
 
-use elastic_protocol::messages::{CheckpointOrder, CheckpointReport};
-use elastic_protocol::{GenerationId, JobId, Stamp, Step, Term};
+use elastic_protocol::messages::CheckpointReport;
 
-use super::super::checkpoint::SaveOrder;
 use super::super::device::{DeviceError, DeviceMemory};
-use super::super::{ControlShared, Error, State, TrainingControl};
-use crate::state::core::{CheckpointOutcome, CheckpointPart};
+use super::super::{Error, State};
+use super::saving::last_save;
 
 /// Memory that copies when it is told to finish. A reader of the commit before that gets the previous one.
 #[derive(Default)]
@@ -157,27 +154,6 @@ fn h_22_a_rank_that_was_interrupted_at_a_commit_that_is_lost_goes_on_from_the_on
         (1, 1, vec![1]),
         "what is told is what it has"
     );
-}
-
-/// The order to save this step after the end of training, at a desk that keeps the outcomes.
-fn last_save(step: u64) -> (Rc<TrainingControl>, SaveOrder, mpsc::Receiver<CheckpointOutcome>) {
-    let shared = Arc::new(ControlShared::default());
-    let (tell, outcomes) = mpsc::channel();
-    shared.checkpoints().write_by_caller();
-    shared.checkpoints().tell_through(move |outcome| drop(tell.send(outcome)));
-    let order = CheckpointOrder {
-        stamp: Stamp { term: Term(1), generation: GenerationId(1) },
-        step: Step(step),
-        directory: "checkpoints".to_owned(),
-        name: None,
-        bytes_per_s: None,
-    };
-    let job = JobId(uuid::Uuid::nil());
-    let part = CheckpointPart { order, job, rank: 0, world_size: 1 };
-    let order = shared.checkpoints().take_last(part);
-    let (_, commands) = mpsc::sync_channel(1);
-    let control = TrainingControl::new(|_| {}, commands, shared, String::new);
-    (Rc::new(control), order, outcomes)
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod device;
 mod in_files;
 mod program;
 mod resuming;
+mod saving;
 mod shards;
 mod syncing;
 
