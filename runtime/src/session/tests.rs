@@ -459,3 +459,18 @@ fn an_acknowledgement_is_due_with_its_number_of_bytes_and_needs_a_connection() {
     assert!(!core.has_acks(), "the next connection's greeting tells of them");
     assert_eq!(core.poll_ack(), None);
 }
+
+#[test]
+fn an_acknowledgement_of_what_was_not_sent_breaks_the_connection_and_releases_nothing() {
+    let mut core = SessionCore::new(small());
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+    core.send(Conversation::Control, Bytes::from_static(b"one")).expect("there is room");
+    core.poll_transmit(Conversation::Control).expect("the way is free");
+    for (conversation, frames) in [(Conversation::Control, 2), (CONVERSATIONS[1], 1)] {
+        let refused = core.handle_ack(Ack { conversation, frames });
+        assert_eq!(refused, Err(SessionError::ImpossibleAck { frames }));
+        assert_eq!(core.queued_frames(), 1);
+    }
+    core.handle_ack(Ack { conversation: Conversation::Control, frames: 1 }).expect("it was sent");
+    assert_eq!(core.queued_frames(), 0);
+}

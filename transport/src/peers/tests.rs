@@ -447,3 +447,13 @@ fn a_session_that_is_closing_ends_when_a_new_connection_tells_of_its_last_delive
     life.wait_until(life.now);
     assert_eq!(life.core.session(&node(1)), None, "nothing is left to wait for");
 }
+
+#[test]
+fn a_write_takes_acknowledgements_along_and_asks_for_none_where_nothing_was_delivered() {
+    let mut life = Life::new(false);
+    life.hello(1, false);
+    let link = life.core.link(&node(1)).expect("attached");
+    life.observe();
+    life.core.handle_written(link);
+    assert!(life.core.poll_output().is_none(), "nothing is to be acknowledged");
+}

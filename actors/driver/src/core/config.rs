@@ -451,4 +451,12 @@ mod tests {
         let wrong = DriverConfig::new(ProgramSpec::default());
         assert_eq!(wrong.validate().err(), Some(InvalidDriverConfig::NoProgram));
     }
+
+    #[test]
+    fn a_ladder_of_deadlines_out_of_order_is_refused() {
+        let mut wrong = config();
+        wrong.deadlines.lost = wrong.deadlines.suspect / 2;
+        let error = wrong.validate().expect_err("lost before suspect").to_string();
+        assert_eq!(error, "the deadlines contradict each other");
+    }
 }

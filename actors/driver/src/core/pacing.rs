@@ -128,4 +128,13 @@ mod tests {
         assert_eq!(pauses, [0, 0, 0, 50, 100, 200, 400]);
         assert_eq!(pause(u32::MAX), PAUSE_LONGEST);
     }
+
+    #[test]
+    fn a_row_of_fruitless_resets_begins_with_its_own_first() {
+        let mut pacing = Pacing::default();
+        assert_eq!(pacing.count_fruitless(Time::from_ms(5)), (1, Time::from_ms(5)));
+        assert_eq!(pacing.count_fruitless(Time::from_ms(6)), (2, Time::from_ms(5)));
+        pacing.got_on();
+        assert_eq!(pacing.count_fruitless(Time::from_ms(9)), (1, Time::from_ms(9)));
+    }
 }

@@ -82,3 +82,25 @@ impl RngCore for DriverRandom {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn a_recording_keeps_what_decides_and_no_key() {
+        let mut random = DriverRandom::new(ChaCha8Rng::seed_from_u64(7));
+        random.next_u64();
+        assert!(random.take_drawn().is_empty(), "nobody has asked for them");
+        random.keep_drawn();
+        let (key, drawn) = (random.key(), [random.next_u64(), random.next_u64()]);
+        assert_ne!(key.0, [0; 32]);
+        assert_eq!(random.take_drawn(), drawn);
+        let mut replayed = DriverRandom::default();
+        replayed.give(drawn.to_vec());
+        assert_eq!([replayed.next_u64(), replayed.next_u64()], drawn);
+        assert_eq!(replayed.key().0, [0; 32], "a recording has none");
+    }
+}

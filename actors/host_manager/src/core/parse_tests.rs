@@ -132,3 +132,13 @@ proptest! {
         prop_assert_eq!(read, names.iter().map(String::as_str).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn x_7_hosts_beyond_the_bound_are_named() {
+    let output: String = (0..=HOSTS_MAX).map(|number| format!("h{number}:1\n")).collect();
+    let parsed = parse_hosts(&output, None);
+    assert_eq!(parsed.hosts.len(), HOSTS_MAX);
+    let problems: Vec<(usize, LineProblem)> =
+        parsed.errors.into_iter().map(|error| (error.line_number, error.problem)).collect();
+    assert_eq!(problems, [(HOSTS_MAX + 1, LineProblem::TooManyHosts)]);
+}

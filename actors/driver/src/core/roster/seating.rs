@@ -130,6 +130,7 @@ impl Seating {
 
     /// Takes the new list of hosts, the oldest first.
     pub(crate) fn set_list(&mut self, entries: &[HostEntry]) {
+        // Equivalent mutant: nothing depends on it but how much the next check looks at.
         self.is_checked.set(false);
         let positions = self.positions(entries);
         let listing = |(entry, position): (&HostEntry, u64)| {
@@ -438,6 +439,8 @@ fn has(claims: &[SlotClaim], claim: &SlotClaim) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use elastic_protocol::Incarnation;
+
     use super::*;
 
     /// Sets a host to one empty slot, or to none if it is not listed any more.
@@ -477,5 +480,27 @@ mod tests {
                 last.iter().map(|entry| (entry.name.clone(), 0)).collect();
             assert_eq!(seating.empty(), expected);
         }
+    }
+
+    #[test]
+    fn g_5_only_a_worker_that_is_away_and_holds_a_commit_is_waited_for() {
+        let host = HostName::new("a").expect("a literal");
+        let facts = |slot, is_away, commit| WorkerFacts {
+            worker: WorkerId { host: host.clone(), slot, incarnation: Incarnation(1) },
+            is_eligible: false,
+            is_member: false,
+            has_finished: false,
+            is_away,
+            commit,
+        };
+        let commit = Some((GenerationId(1), Step(2)));
+        let workers = vec![facts(0, true, commit), facts(1, true, None), facts(2, false, commit)];
+        let mut seating = Seating::new(4);
+        seating.set_list(&[HostEntry { name: host.clone(), slots: 3, state: HostState::Listed }]);
+        let claims = vec![(0, 0), (1, 0), (2, 0)];
+        seating.set_host(&host, HostFacts { claims, workers, is_draining: false });
+        seating.settle();
+        let away: Vec<u32> = seating.away().iter().map(|worker| worker.slot).collect();
+        assert_eq!(away, [0]);
     }
 }

@@ -368,4 +368,17 @@ mod tests {
         assert_eq!(score_of(&changed).own_factor, Some(1.625));
         assert!(!score_of(&pace(130_000, 130_000)).is_slow(), "it has never been faster");
     }
+
+    #[test]
+    fn times_are_a_measurement_from_the_fifth_look_that_counts() {
+        let mut member = pace(100_000, 100_000);
+        let looks = LOOKS_OF_WARM_UP as usize + MEASURED_LOOKS_MIN;
+        for look in 1..=looks {
+            assert_eq!(member.measured_us(), None, "before look {look}");
+            member.take(member.times());
+            let score = peers(&[100_000, 100_000]).score(&member);
+            member.look(Time::from_ms(look as u64), score);
+        }
+        assert_eq!(member.measured_us(), Some(100_000));
+    }
 }

@@ -811,3 +811,30 @@ fn c_1_a_save_that_comes_due_before_a_change_is_undone_follows_it() {
     assert!(cluster.resets.is_empty(), "called off");
     assert!(saving(&cluster).is_some());
 }
+
+#[test]
+fn c_1_the_last_save_is_of_the_last_step_that_any_member_has_told() {
+    let mut cluster = of_steps();
+    for (worker, step) in cluster.members().into_iter().zip([70, 69]) {
+        cluster.say_step(&worker, step);
+        cluster.vote(&worker, Ballot::Success);
+    }
+    cluster.settle();
+    assert_eq!(saving(&cluster), Some(70), "the other one's last word was not its last step");
+}
+
+#[test]
+fn steps_that_came_from_a_checkpoint_count_as_lost_if_they_are_lost_again() {
+    let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, Some(Step(100)));
+    for worker in cluster.members() {
+        cluster.report_exit(&worker, ExitStatus::Signal(9));
+    }
+    cluster.settle();
+    cluster.pass(Duration::from_secs(5));
+    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
+    cluster.say(&root, WorkerToDriver::Resumed { stamp, step: None, notes: Vec::new() });
+    cluster.settle();
+    let status = cluster.core.status(cluster.now, &|at| at.to_string());
+    let under_way = cluster.core.round.reset().map_or(0, |it| it.steps_lost);
+    assert_eq!(status.steps_lost + under_way, 20 + 100);
+}

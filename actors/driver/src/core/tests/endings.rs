@@ -7,7 +7,7 @@ use elastic_protocol::{ExitStatus, JobOutcome};
 use elastic_runtime::transport::LinkEvent;
 
 use super::Cluster;
-use crate::core::ElasticMode;
+use crate::core::{DriverInput, ElasticMode};
 
 fn pair(change: impl FnOnce(&mut crate::core::DriverConfig)) -> Cluster {
     let mut cluster = Cluster::new(|config| {
@@ -221,4 +221,32 @@ fn x_17_a_second_request_waits_for_nobody() {
     cluster.settle();
     assert_eq!(cluster.result.as_ref().map(|end| end.outcome), Some(JobOutcome::Stopped));
     assert!(cluster.stops.iter().all(|(_, grace_ms)| *grace_ms == 0), "{:?}", cluster.stops);
+}
+
+#[test]
+fn a_fatal_fault_ends_the_job_with_its_reason_and_its_hint() {
+    let mut cluster = pair(|_| {});
+    cluster.train(3);
+    let (reason, hint) = ("the journal cannot be read".to_owned(), "look at its disk".to_owned());
+    cluster.core.handle(cluster.now, DriverInput::Fatal { reason, hint: Some(hint) });
+    cluster.settle();
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
+    assert_eq!(result.reason, "the journal cannot be read");
+    assert_eq!(result.hint.as_deref(), Some("look at its disk"));
+}
+
+#[test]
+fn a_program_that_has_started_once_is_not_missing_on_every_host() {
+    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(1)));
+    cluster.add_host("a", 1);
+    cluster.slow_start = true;
+    cluster.add_host("b", 1);
+    let worker = cluster.worker("a", 0);
+    cluster.hear_agent("a", AgentToDriver::Started { worker: worker.clone(), pid: 7 });
+    without_program(&mut cluster, "b");
+    cluster.kill(&worker);
+    cluster.pass(Duration::from_secs(2));
+    without_program(&mut cluster, "a");
+    assert_eq!(cluster.result, None, "its file may come back");
 }

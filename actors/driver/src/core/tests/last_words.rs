@@ -100,3 +100,15 @@ fn t_3_the_program_that_failed_first_is_the_cause_in_whatever_order_its_words_co
         assert!(reason(&cluster).ends_with(&first), "{}", reason(&cluster));
     }
 }
+
+#[test]
+fn g_10_a_job_that_fails_waits_for_the_words_of_its_first_process_whoever_speaks_before() {
+    let mut cluster = two(|config| config.max_job_restarts = Some(0));
+    let [first, second] = [cluster.worker("a", 0), cluster.worker("a", 1)];
+    cluster.exit(&first, FAILED);
+    cluster.exit(&second, FAILED);
+    say(&mut cluster, &second, Some(("the peer is gone", 2_000)));
+    assert_eq!(reason(&cluster), "the job goes on", "its reason is not complete");
+    say(&mut cluster, &first, Some(("out of tea", 1_000)));
+    assert!(reason(&cluster).contains("out of tea"), "{}", reason(&cluster));
+}

@@ -434,4 +434,20 @@ mod tests {
         shared.set_step(Step(7));
         assert_eq!(shared.progress().step, Step(7));
     }
+
+    #[test]
+    fn a_section_that_has_ended_leaves_its_step_measured() {
+        let shared = ControlShared::default();
+        let section = |name: &str| Some(TrainingSection { name: name.to_owned(), within_ms: None });
+        shared.end_steps(1, true);
+        for name in ["eval", TrainingSection::DATA] {
+            assert_eq!(shared.turn_to_section(section(name)), None);
+            assert_eq!(shared.turn_to_section(None), section(name));
+        }
+        shared.turn_to_section(section("eval"));
+        shared.turn_to_section(section("checkpoint"));
+        shared.turn_to_section(None);
+        shared.end_steps(1, true);
+        assert!(shared.progress().steps.is_some());
+    }
 }

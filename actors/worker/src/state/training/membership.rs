@@ -515,3 +515,28 @@ fn no_root_could_load(error: &CheckpointLoadError, source: Option<&CheckpointSou
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use elastic_checkpoint::Damage;
+
+    use super::*;
+
+    #[test]
+    fn another_root_is_tried_where_it_may_find_what_this_one_has_not() {
+        let source = |exactly: Option<&str>| CheckpointSource {
+            directory: "shared".to_owned(),
+            exactly: exactly.map(ToOwned::to_owned),
+            begins_anew: false,
+            name: None,
+        };
+        let damaged =
+            || CheckpointLoadError::Damaged { path: "shared".into(), damage: Damage::Partial };
+        let is_hopeless = |error, exactly| no_root_could_load(&error, Some(&source(exactly)));
+        assert!(is_hopeless(damaged(), Some("step-7")), "all would read the same files");
+        assert!(!is_hopeless(damaged(), None));
+        assert!(!no_root_could_load(&damaged(), None));
+        let (path, damages) = ("shared".into(), String::new());
+        assert!(is_hopeless(CheckpointLoadError::NoneWhole { path, damages }, None));
+    }
+}

@@ -333,4 +333,17 @@ mod tests {
         save(&mut other, &[1_u8, 3], 3);
         assert_ne!(one.id(&[]), other.id(&[]));
     }
+
+    #[test]
+    fn x_10_a_commit_is_encoded_into_the_memory_of_the_last_but_one() {
+        let mut snapshot = StateSnapshot::default();
+        let mut places = Vec::new();
+        for step in 0..4 {
+            let buffer = snapshot.encode(&vec![1.5_f64; 100]).expect("it encodes");
+            places.push(buffer.as_ptr());
+            snapshot.replace(buffer, GenerationId(1), Step(step), None);
+        }
+        assert_eq!(places[2..], places[..2]);
+        assert_ne!(places[0], places[1], "the last commit stays until the next one is whole");
+    }
 }

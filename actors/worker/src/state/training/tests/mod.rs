@@ -10,8 +10,8 @@ mod saving;
 mod shards;
 mod syncing;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 
 use elastic_collectives::ReduceOp;
 use elastic_protocol::messages::{Ballot, DriverToWorker, SyncPlan, WorkerToDriver};
@@ -169,6 +169,26 @@ fn a_worker_whose_actors_are_gone_ends_with_an_error() {
     cluster.lose_actor(0);
     let error = cluster.join(0).expect_err("in training");
     assert!(matches!(error, Error::ActorsGone { .. }), "{error:?}");
+}
+
+#[test]
+fn each_commit_ends_a_step_that_is_measured_with_the_commits_copy() {
+    let mut cluster = Cluster::new();
+    let (tell, told) = mpsc::channel();
+    let function = move |worker: &Worker, state: &mut State<Training>| {
+        state.counts = vec![1; 1 << 18];
+        for _ in 0..4 {
+            state.commit(worker)?;
+        }
+        let steps = worker.control().and_then(|control| control.shared().progress().steps);
+        let _nobody_waits = tell.send(steps);
+        Ok(())
+    };
+    cluster.start(0, nothing, function);
+    cluster.begin(&[0], FROM_0, 0);
+    cluster.wait(|cluster| cluster.all_voted(&[0], &Ballot::Success));
+    let steps = told.try_recv().expect("it has returned").expect("steps were measured");
+    assert!(0 < steps.commit_us && steps.commit_us <= steps.step_us, "{steps:?}");
 }
 
 #[test]
