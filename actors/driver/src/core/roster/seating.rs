@@ -130,7 +130,7 @@ impl Seating {
 
     /// Takes the new list of hosts, the oldest first.
     pub(crate) fn set_list(&mut self, entries: &[HostEntry]) {
-        // Equivalent mutant: nothing depends on it but how much the next check looks at.
+        // Equivalent mutant: the next check looks at less, and decides nothing.
         self.is_checked.set(false);
         let positions = self.positions(entries);
         let listing = |(entry, position): (&HostEntry, u64)| {

@@ -116,25 +116,23 @@ impl<K: OfHost, V> Touched<K, V> {
 mod tests {
     use super::*;
 
+    type Map = Touched<(HostName, u32), u8>;
+
     #[test]
     fn whatever_changes_an_entry_marks_its_host() {
         let host = HostName::new("a").expect("a literal");
         let key = || (host.clone(), 0_u32);
-        let changes: [(&str, fn(&mut Touched<(HostName, u32), u8>, (HostName, u32))); 5] = [
-            ("insert", |map, key| drop(map.insert(key, 2))),
-            ("get_mut", |map, key| drop(map.get_mut(&key).map(|value| *value = 3))),
-            ("get_or_default", |map, key| *map.get_or_default(key) = 4),
-            ("values_mut", |map, _| map.values_mut().for_each(|value| *value = 5)),
-            ("remove", |map, key| drop(map.remove(&key))),
-        ];
-        let mut map = Touched::default();
-        map.insert(key(), 1);
-        assert_eq!(map.take_hosts(), BTreeSet::from([host.clone()]));
-        for (name, change) in changes {
-            change(&mut map, key());
+        let mut map = Map::default();
+        let mut check = |name: &str, change: &dyn Fn(&mut Map)| {
+            change(&mut map);
             assert_eq!(map.take_hosts(), BTreeSet::from([host.clone()]), "{name}");
             map.get_mut_untouched(&key());
             assert!(map.hosts().is_empty(), "after {name}");
-        }
+        };
+        check("insert", &|map| assert_eq!(map.insert(key(), 1), None));
+        check("get_mut", &|map| *map.get_mut(&key()).expect("it is there") = 2);
+        check("get_or_default", &|map| *map.get_or_default(key()) = 3);
+        check("values_mut", &|map| map.values_mut().for_each(|value| *value += 1));
+        check("remove", &|map| assert_eq!(map.remove(&key()), Some(4)));
     }
 }

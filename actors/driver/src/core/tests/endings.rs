@@ -225,8 +225,11 @@ fn x_17_a_second_request_waits_for_nobody() {
 
 #[test]
 fn a_fatal_fault_ends_the_job_with_its_reason_and_its_hint() {
-    let mut cluster = pair(|_| {});
+    let mut cluster = pair(|config| config.np = Some(3));
     cluster.train(3);
+    cluster.slow_start = true;
+    cluster.add_host("b", 1);
+    assert!(cluster.has_worker("b", 0), "it is still starting");
     let (reason, hint) = ("the journal cannot be read".to_owned(), "look at its disk".to_owned());
     cluster.core.handle(cluster.now, DriverInput::Fatal { reason, hint: Some(hint) });
     cluster.settle();
@@ -234,6 +237,7 @@ fn a_fatal_fault_ends_the_job_with_its_reason_and_its_hint() {
     assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
     assert_eq!(result.reason, "the journal cannot be read");
     assert_eq!(result.hint.as_deref(), Some("look at its disk"));
+    assert_eq!(cluster.stops, [], "the job's end stops them all");
 }
 
 #[test]

@@ -421,3 +421,19 @@ fn a_process_that_ended_well_before_its_start_was_known_had_started() {
     cluster.exit(&other, DONE);
     assert_eq!(cluster.result.as_ref().map(|end| end.outcome), Some(JobOutcome::Succeeded));
 }
+
+#[test]
+fn all_ranks_meet_at_the_host_of_rank_0() {
+    let mut cluster = four(|_| {});
+    for (name, meeting) in [("a", "10.0.0.1:29500"), ("b", "10.0.0.2:29501")] {
+        let meeting = Some(meeting.parse().expect("a literal"));
+        cluster.hear_agent(name, AgentToDriver::HostChanged { meeting, hanging: Vec::new() });
+    }
+    let victim = cluster.worker("b", 1);
+    cluster.exit(&victim, FAILED);
+    cluster.pass(Duration::from_secs(5));
+    let met = running(&cluster, &["RANK", "MASTER_ADDR", "MASTER_PORT"]);
+    let expected = |rank: usize| [rank.to_string(), "10.0.0.1".to_owned(), "29500".to_owned()];
+    assert!(met.len() >= 3, "{met:?}");
+    met.iter().enumerate().for_each(|(rank, met)| assert_eq!(*met, expected(rank)));
+}

@@ -283,15 +283,20 @@ impl<T: Serialize + DeserializeOwned> State<T> {
 
     /// Says once what of the state is not compared with other ranks, in the log of the rank whose arrays are named.
     fn tell_left_out(&mut self, arrays: &NotedArrays) {
-        if std::mem::replace(&mut self.has_told_left_out, true) {
-            return;
-        }
-        let Some(what) = left_out(arrays, self.device.len()) else { return };
+        let Some(what) = self.left_out_untold(arrays) else { return };
         if self.device.is_empty() {
             info!(what, "not compared with other ranks");
         } else {
             warn!(what, "not compared with other ranks: a bit that flips there is not found");
         }
+    }
+
+    /// What of the state is not compared with other ranks; none from the second call on.
+    pub(super) fn left_out_untold(&mut self, arrays: &NotedArrays) -> Option<String> {
+        if std::mem::replace(&mut self.has_told_left_out, true) {
+            return None;
+        }
+        left_out(arrays, self.device.len())
     }
 
     /// Gives the last commit to the thread that writes checkpoints. Memory beside the state is copied, the rest is not.

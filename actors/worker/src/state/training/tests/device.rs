@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use elastic_protocol::messages::CheckpointReport;
 
+use super::super::checkpoint::tensors::NotedArrays;
 use super::super::device::{DeviceError, DeviceMemory};
 use super::super::{Error, State};
 use super::saving::last_save;
@@ -228,4 +229,13 @@ fn a_commit_of_a_program_with_other_memory_is_refused() {
     let mut taker = state_of(&[&other, &other]);
     let error = taker.take_over(whole, commit).expect_err("it is another program");
     assert!(matches!(error, Error::OtherDeviceMemory { .. } | Error::State { .. }), "{error:?}");
+}
+
+#[test]
+fn memory_that_is_not_compared_with_other_ranks_is_named_once() {
+    let memory = Fake::of(&[1]);
+    let mut state = state_of(&[&memory]);
+    let arrays = NotedArrays::default();
+    assert_eq!(state.left_out_untold(&arrays).as_deref(), Some("memory on a GPU (device.0)"));
+    assert_eq!(state.left_out_untold(&arrays), None);
 }
