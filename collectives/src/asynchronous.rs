@@ -49,11 +49,6 @@ impl ProgressThread {
         ProgressThread { is_inline: true, ..ProgressThread::default() }
     }
 
-    /// Whether launched operations run where they are launched.
-    pub const fn is_inline(&self) -> bool {
-        self.is_inline
-    }
-
     fn jobs(&self) -> io::Result<&Sender<LaunchedJob>> {
         if let Some(jobs) = self.jobs.get() {
             return Ok(jobs);

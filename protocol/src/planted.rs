@@ -36,6 +36,7 @@ macro_rules! bugs {
                         | Self::ScribblesKept
                         | Self::StepsComparedAlone
                         | Self::UndoneStepsNotCounted
+                        | Self::UnbegunGenerationCounts
                         | Self::UnlistedAtOnceFatal
                         | Self::BlameForgotten
                         | Self::HalfACommit
@@ -356,6 +357,8 @@ bugs! {
     StepsComparedAlone = "a commit of the root's step counts as the root's", "training";
     /// The steps that an abort undid are not counted at the training thread.
     UndoneStepsNotCounted = "steps that an abort undid are not counted", "training";
+    /// A commit that a thread held when it trained ahead of a generation that never began counts as one of that generation (G-6).
+    UnbegunGenerationCounts = "a commit counts as one of a generation that never began", "training";
     /// A root that cannot list the directory of checkpoints fails, although it is listed again a moment later (C-4).
     UnlistedAtOnceFatal = "a directory of checkpoints that cannot be listed once ends its root", "training";
     /// The rank that a failed collective names is not passed on.

@@ -235,6 +235,9 @@ impl TrainingNode {
         if let TrainingCommand::Exit(_) = command {
             self.exit = Some(command.clone());
         }
+        if let TrainingCommand::Sync { stamp, .. } = &command {
+            self.seat.witness().goes(self.seat.number, *stamp);
+        }
         self.commanded.push(command.clone());
         if let Some(commands) = &self.commands
             && let Err(error) = commands.try_send(command)

@@ -5,6 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use elastic_collectives::ReduceOp;
+use elastic_protocol::{GenerationId, Stamp, Term};
 use elastic_worker::state::training::{BatchPlan, Error, Result, State, Worker};
 
 use super::attempts::try_all;
@@ -37,7 +38,7 @@ impl TrainingFunction {
     /// One call of the function.
     pub(super) fn call(&self, worker: &Worker, state: &mut State<TrainedState>) -> Result<()> {
         let (seat, node) = (&self.seat, self.seat.number);
-        self.enter(state);
+        self.enter(worker, state);
         let mut seen = SeenEnd::default();
         let result = self.epochs(worker, state, &mut seen);
         let is_aborted = seat.abort.aborted(TERM.0, worker.generation()).is_some();
@@ -72,12 +73,16 @@ impl TrainingFunction {
     }
 
     /// Callbacks have counted in `resets`, by one each: the content is compared as it was before them.
-    fn enter(&self, state: &State<TrainedState>) {
+    fn enter(&self, worker: &Worker, state: &State<TrainedState>) {
         let mut before = (**state).clone();
         let called = self.seat.witness().callbacks(self.seat.number);
         before.resets = before.resets.wrapping_sub(u64::from(called));
         let content = self.mark(&before);
-        self.seat.witness().entered(self.seat.number, (state.step().0, content), &before);
+        // A world of one without a driver has no term.
+        let term = if self.seat.turnstile.is_some() { TERM } else { Term::default() };
+        let stamp = Stamp { term, generation: GenerationId(worker.generation()) };
+        let node = self.seat.number;
+        self.seat.witness().entered(node, stamp, (state.step().0, content), &before);
     }
 
     fn epochs(

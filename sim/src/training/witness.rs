@@ -54,14 +54,21 @@ pub(super) struct NodeFacts {
     /// The generation whose number the last commit bears.
     label: u64,
     generation: Stamp,
+    /// The last generation of which the driver's `Go` was passed on to the thread.
+    went: Stamp,
+    /// Whether the training function was entered ahead of its generation's `Go`, which has not come since.
+    is_ahead: bool,
+    /// Whether the training function had ended before that.
+    ended_ahead: bool,
     /// Steps begun and checks made since the last commit.
     drawn: u64,
     checked: u64,
     end: Option<FunctionEnd>,
     /// Whom a failed collective must blame; none: nobody.
     blamed: Option<NodeNumber>,
-    /// Whom it had to blame when it told of the failure last.
+    /// Whom it had to blame when it first told of a failure in the generation that failed last.
     blame_told: Option<NodeNumber>,
+    failed: Option<Stamp>,
     /// How often a callback was called since the last begin.
     called_back: u32,
     pub(super) note: String,
@@ -148,16 +155,35 @@ impl Witness {
         self.facts(node).called_back
     }
 
+    /// Scheduler: the driver's `Go` is passed on to the thread. A commit that it holds is from now on one of that generation, if the
+    /// training function was entered ahead of it.
+    pub(super) fn goes(&mut self, node: NodeNumber, stamp: Stamp) {
+        let facts = self.facts(node);
+        facts.went = stamp;
+        if facts.generation == stamp && std::mem::take(&mut facts.is_ahead) {
+            facts.label = stamp.generation.0;
+        }
+    }
+
     /// The training function is entered with this content, before callbacks that are expected have changed it.
     pub(super) fn entered(
         &mut self,
         node: NodeNumber,
+        stamp: Stamp,
         (step, content): (u64, u64),
         state: &TrainedState,
     ) {
         let has_callbacks = self.job.has_callbacks;
         let facts = self.facts(node);
-        let (stamp, called) = (facts.generation, std::mem::take(&mut facts.called_back));
+        // A thread that has synced has told so.
+        if std::mem::replace(&mut facts.generation, stamp) != stamp {
+            (facts.before, facts.older) = (facts.held, facts.held);
+            facts.is_ahead = facts.went != stamp;
+            if !facts.is_ahead {
+                facts.label = stamp.generation.0;
+            }
+        }
+        let called = std::mem::take(&mut facts.called_back);
         (facts.drawn, facts.checked, facts.end, facts.blamed) = (0, 0, None, None);
         let Some(begin) = self.begins.get(&stamp).copied() else {
             return self.violated(format!("process {node} trains in {stamp:?}, which never began"));
@@ -221,7 +247,8 @@ impl Witness {
 
     /// The training function ends so, with this content.
     pub(super) fn function_ends(&mut self, node: NodeNumber, end: FunctionEnd) {
-        self.facts(node).end = Some(end);
+        let facts = self.facts(node);
+        (facts.end, facts.ended_ahead) = (Some(end), facts.is_ahead);
     }
 
     /// Notes that a bit of the replica is flipped, if none was in this generation. Returns whether it is.
@@ -262,7 +289,15 @@ impl Witness {
         match event {
             TrainingEvent::AtRest { commit, steps_lost } => {
                 let facts = self.facts(node);
-                let due = match facts.end.take() {
+                let end = facts.end.take();
+                // Its generation may have ended after it, and before the thread had asked for a `Go`.
+                let is_late = facts.ended_ahead
+                    && matches!(end, Some(FunctionEnd::Finished | FunctionEnd::Failing));
+                if is_late && end == Some(FunctionEnd::Finished) {
+                    (facts.held, facts.before) = (facts.before, facts.older);
+                }
+                let due = match end {
+                    _ if is_late => facts.drawn.saturating_sub(1).max(facts.checked),
                     Some(FunctionEnd::RolledBack) => {
                         facts.drawn.saturating_sub(1).max(facts.checked)
                     }
@@ -309,9 +344,12 @@ impl Witness {
                     self.violated(format!("process {node} has failed without a reason: {message}"));
                 }
             }
-            TrainingEvent::CollectiveFailed { .. } => {
+            TrainingEvent::CollectiveFailed { stamp, .. } => {
                 let facts = self.facts(node);
-                facts.blame_told = facts.blamed.take();
+                // A group that could not form is told at once, and again by the function's first call.
+                if facts.failed != Some(*stamp) {
+                    (facts.failed, facts.blame_told) = (Some(*stamp), facts.blamed.take());
+                }
             }
             TrainingEvent::Formed { .. }
             | TrainingEvent::Resumed { .. }

@@ -257,9 +257,7 @@ impl Driven {
             let error = "the assignment has no place for this rank".to_owned();
             return Ok(Err(self.broken(stamp, (None, None), error)));
         };
-        // Where threads take turns, nothing would form beside the training function.
         if placement.sync == SyncPlan::Skip
-            && !self.progress.is_inline()
             && let Some(commit) = state.commit_id()
         {
             return Ok(self.begin_ahead(state, placement, place, commit.step));
@@ -423,7 +421,7 @@ impl Driven {
     ) -> Result<TrainingEnd> {
         let stamp = worker.stamp();
         let end = worker.end();
-        if worker.has_begun() {
+        if worker.has_begun() || is_planted(Bug::UnbegunGenerationCounts) {
             state.enter_generation(stamp.generation);
         }
         match (end, result) {
