@@ -418,7 +418,6 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
     }
 
     // A unit has no bytes: an array with one among its numbers is too short for its count, and is not noted.
-
     fn serialize_unit(self) -> postcard::Result<()> {
         (&mut *self.output).serialize_unit()
     }
