@@ -27,7 +27,7 @@ pub(crate) fn retain(
     let (mut kept, mut troubles) = (0, Vec::new());
     for step in steps.into_iter().rev() {
         let of_step = directory.join(step_directory(step));
-        // What cannot be listed stays, and does not count: it may be whole or not.
+        // A directory that cannot be listed stays, and does not count: it may be whole or not.
         let Some(names) = names_in(files, &of_step, &mut troubles) else { continue };
         let is_sealed = names.iter().any(|name| name == MANIFEST);
         if is_sealed && kept < keep {

@@ -289,15 +289,18 @@ impl Witness {
         match event {
             TrainingEvent::AtRest { commit, steps_lost } => {
                 let facts = self.facts(node);
-                let end = facts.end.take();
-                // Its generation may have ended after it, and before the thread had asked for a `Go`.
-                let is_late = facts.ended_ahead
-                    && matches!(end, Some(FunctionEnd::Finished | FunctionEnd::Failing));
-                if is_late && end == Some(FunctionEnd::Finished) {
-                    (facts.held, facts.before) = (facts.before, facts.older);
+                let (mut end, held) = (facts.end.take(), facts.held);
+                // The generation of a function that had ended ahead of its `Go` may have ended after it.
+                if facts.ended_ahead
+                    && let Some(ended @ (FunctionEnd::Finished | FunctionEnd::Failing)) = end
+                {
+                    if ended == FunctionEnd::Finished {
+                        self.commit_lost(node, held);
+                    }
+                    end = Some(FunctionEnd::RolledBack);
                 }
+                let facts = self.facts(node);
                 let due = match end {
-                    _ if is_late => facts.drawn.saturating_sub(1).max(facts.checked),
                     Some(FunctionEnd::RolledBack) => {
                         facts.drawn.saturating_sub(1).max(facts.checked)
                     }

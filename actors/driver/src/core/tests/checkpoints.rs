@@ -664,10 +664,7 @@ fn a_job_that_has_saved_a_step_does_not_fail_of_a_total_loss() {
     }
     cluster.settle();
     cluster.source = None;
-    for worker in cluster.members() {
-        cluster.report_exit(&worker, ExitStatus::Signal(9));
-    }
-    cluster.settle();
+    kill_all(&mut cluster);
     // Later generations find a commit with their members.
     for _ in 0..50 {
         if cluster.source.is_none() {
@@ -680,6 +677,26 @@ fn a_job_that_has_saved_a_step_does_not_fail_of_a_total_loss() {
     assert_eq!(cluster.source.as_ref().map(|source| source.directory.as_str()), Some("shared"));
 }
 
+fn kill_all(cluster: &mut Cluster) {
+    for worker in cluster.members() {
+        cluster.report_exit(&worker, ExitStatus::Signal(9));
+    }
+    cluster.settle();
+}
+
+/// The root tells from which checkpoint training goes on.
+fn resume(cluster: &mut Cluster, step: Option<Step>) {
+    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
+    cluster.say(&root, WorkerToDriver::Resumed { stamp, step, notes: Vec::new() });
+    cluster.settle();
+}
+
+/// The steps lost so far, with those of the reset under way.
+fn steps_lost(cluster: &Cluster) -> u64 {
+    let status = cluster.core.status(cluster.now, &|at| at.to_string());
+    status.steps_lost + cluster.core.round.reset().map_or(0, |it| it.steps_lost)
+}
+
 /// A job that has saved step 100 and trained on to step 120, and whose workers are all gone: the next root finds this checkpoint.
 fn found_after_a_total_loss(on_total_loss: OnTotalLoss, found: Option<Step>) -> Cluster {
     let every = CheckpointEvery::Steps(100);
@@ -690,17 +707,13 @@ fn found_after_a_total_loss(on_total_loss: OnTotalLoss, found: Option<Step>) -> 
     cluster.train(120);
     say_all(&mut cluster, 120);
     (cluster.source, cluster.storage_hangs) = (None, true);
-    for worker in cluster.members() {
-        cluster.report_exit(&worker, ExitStatus::Signal(9));
-    }
+    kill_all(&mut cluster);
     for _ in 0..50 {
         if cluster.source.is_none() {
             cluster.pass(Duration::from_millis(100));
         }
     }
-    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
-    cluster.say(&root, WorkerToDriver::Resumed { stamp, step: found, notes: Vec::new() });
-    cluster.settle();
+    resume(&mut cluster, found);
     cluster
 }
 
@@ -721,10 +734,7 @@ fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence
     ] {
         let cluster = found_after_a_total_loss(on_total_loss, found);
         assert!(cluster.core.result_so_far().is_none(), "{found:?}");
-        let status = cluster.core.status(cluster.now, &|at| at.to_string());
-        let lost_so_far =
-            status.steps_lost + cluster.core.round.reset().map_or(0, |it| it.steps_lost);
-        assert_eq!(lost_so_far, lost, "{found:?}");
+        assert_eq!(steps_lost(&cluster), lost, "{found:?}");
         let begins_at = found.unwrap_or_default();
         let told = format!("{missing}: training begins again at step {begins_at}");
         assert!(cluster.warnings.contains(&told), "{:?}", cluster.warnings);
@@ -826,15 +836,8 @@ fn c_1_the_last_save_is_of_the_last_step_that_any_member_has_told() {
 #[test]
 fn steps_that_came_from_a_checkpoint_count_as_lost_if_they_are_lost_again() {
     let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, Some(Step(100)));
-    for worker in cluster.members() {
-        cluster.report_exit(&worker, ExitStatus::Signal(9));
-    }
-    cluster.settle();
+    kill_all(&mut cluster);
     cluster.pass(Duration::from_secs(5));
-    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
-    cluster.say(&root, WorkerToDriver::Resumed { stamp, step: None, notes: Vec::new() });
-    cluster.settle();
-    let status = cluster.core.status(cluster.now, &|at| at.to_string());
-    let under_way = cluster.core.round.reset().map_or(0, |it| it.steps_lost);
-    assert_eq!(status.steps_lost + under_way, 20 + 100);
+    resume(&mut cluster, None);
+    assert_eq!(steps_lost(&cluster), 20 + 100);
 }

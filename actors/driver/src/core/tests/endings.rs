@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::{AgentToDriver, Ballot};
-use elastic_protocol::{ExitStatus, JobOutcome};
+use elastic_protocol::{ExitStatus, JobOutcome, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::Cluster;
@@ -138,6 +138,18 @@ fn without_program(cluster: &mut Cluster, host: &str) {
     cluster.hear_agent(host, AgentToDriver::StartFailed { worker, reason, is_programs: true });
 }
 
+/// The program has started on host a, as this worker, and cannot be started on host b.
+fn with_program_on_one_host() -> (Cluster, WorkerId) {
+    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(1)));
+    cluster.add_host("a", 1);
+    cluster.slow_start = true;
+    cluster.add_host("b", 1);
+    let worker = cluster.worker("a", 0);
+    cluster.hear_agent("a", AgentToDriver::Started { worker: worker.clone(), pid: 7 });
+    without_program(&mut cluster, "b");
+    (cluster, worker)
+}
+
 #[test]
 fn g_10_a_program_that_no_host_can_start_ends_the_job_at_once() {
     for hosts_join in [false, true] {
@@ -166,13 +178,7 @@ fn g_10_a_program_that_no_host_can_start_ends_the_job_at_once() {
 
 #[test]
 fn a_program_that_one_host_lacks_is_tried_there_again() {
-    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(1)));
-    cluster.add_host("a", 1);
-    cluster.slow_start = true;
-    cluster.add_host("b", 1);
-    let worker = cluster.worker("a", 0);
-    cluster.hear_agent("a", AgentToDriver::Started { worker, pid: 7 });
-    without_program(&mut cluster, "b");
+    let (mut cluster, _) = with_program_on_one_host();
     cluster.pass(Duration::from_secs(2));
     assert_eq!(cluster.result, None);
     assert!(cluster.stops.is_empty());
@@ -242,13 +248,7 @@ fn a_fatal_fault_ends_the_job_with_its_reason_and_its_hint() {
 
 #[test]
 fn a_program_that_has_started_once_is_not_missing_on_every_host() {
-    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(1)));
-    cluster.add_host("a", 1);
-    cluster.slow_start = true;
-    cluster.add_host("b", 1);
-    let worker = cluster.worker("a", 0);
-    cluster.hear_agent("a", AgentToDriver::Started { worker: worker.clone(), pid: 7 });
-    without_program(&mut cluster, "b");
+    let (mut cluster, worker) = with_program_on_one_host();
     cluster.kill(&worker);
     cluster.pass(Duration::from_secs(2));
     without_program(&mut cluster, "a");

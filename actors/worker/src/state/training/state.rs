@@ -291,7 +291,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         }
     }
 
-    /// What of the state is not compared with other ranks; none from the second call on.
+    /// Names the parts of the state that are not compared with other ranks; none from the second call on.
     pub(super) fn left_out_untold(&mut self, arrays: &NotedArrays) -> Option<String> {
         if std::mem::replace(&mut self.has_told_left_out, true) {
             return None;
