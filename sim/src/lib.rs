@@ -24,6 +24,7 @@ mod scenario;
 pub mod shape;
 pub mod shrink;
 mod state_dir;
+pub mod states;
 mod store;
 mod tape;
 pub mod trace;

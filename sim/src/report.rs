@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::options::RunOptions;
+use crate::states::StateLook;
 
 /// The oracle's verdict on a run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,6 +82,8 @@ pub struct RunReport {
     pub failure: Option<RunFailure>,
     /// The decisions of the nodes in words, if they were wanted.
     pub decisions: Vec<String>,
+    /// What the nodes' cores held at each look, if it was wanted.
+    pub states: Vec<StateLook>,
     /// The recording of each life of the driver, in segments, if they were wanted.
     pub recordings: Vec<Vec<String>>,
     /// The last events with a column for each host.

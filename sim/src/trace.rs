@@ -7,6 +7,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use crate::decisions::DecisionLog;
+use crate::states::{KeptStates, StateLog};
 
 /// Number of events between two kept hashes.
 pub(crate) const CHECKPOINT: u64 = 4096;
@@ -135,6 +136,8 @@ pub struct Recording {
     pub file: Option<Box<dyn Write>>,
     /// Whether the decisions of the nodes are kept in words.
     pub decisions: bool,
+    /// Whether, and how what the nodes' cores hold is kept.
+    pub states: KeptStates,
     /// Whether the drivers are recorded, as with `--record`.
     pub drivers: bool,
 }
@@ -148,13 +151,15 @@ pub(crate) struct RunTrace {
     /// Hash after every [`CHECKPOINT`] events: where two runs first differ.
     checkpoints: Vec<u64>,
     pub(crate) decisions: DecisionLog,
+    pub(crate) states: StateLog,
 }
 
 impl RunTrace {
     pub(crate) fn new(recording: Recording) -> Self {
         let decisions = DecisionLog::new(recording.decisions);
+        let states = StateLog::new(recording.states);
         let (last, checkpoints) = (VecDeque::new(), Vec::new());
-        Self { hash: 0, count: 0, recording, last, checkpoints, decisions }
+        Self { hash: 0, count: 0, recording, last, checkpoints, decisions, states }
     }
 
     /// Whether events need a description in words.

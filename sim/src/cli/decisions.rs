@@ -1,83 +1,26 @@
 //! `sim decisions`: compares what the recorded runs decide with what is committed, or records it anew.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use clap::Args;
 use serde_json::json;
 use sim::decisions::record::{self, Decisions, RecordedRun};
 
+use super::recorded_runs::{self, DIFFERS, RecordedRunsArguments, SHOWN_MAX};
 use super::{note, say};
-
-/// Exit code if a decision differs from the recorded one.
-const DIFFERS: u8 = 6;
-
-/// Number of differing runs that are shown.
-const SHOWN_MAX: usize = 5;
 
 /// Number of decisions that are shown of a stretch with a difference.
 const SHOWN_OF_STRETCH: usize = 3;
 
-#[derive(Args, Debug)]
-pub(crate) struct DecisionsArguments {
-    /// Records what is decided now, in place of what is committed.
-    #[arg(long)]
-    accept: bool,
-    /// The folder of the recorded decisions.
-    #[arg(long, default_value = "sim/decisions")]
-    folder: PathBuf,
-    /// Threads.
-    #[arg(long, default_value_t = 1)]
-    jobs: usize,
-    /// Stops after so many runs that differ.
-    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
-    max_differences: usize,
-    /// One JSON object at the end, on stdout.
-    #[arg(long)]
-    json: bool,
-}
-
-/// Runs all of them, in threads; gives up after `max` runs that differ.
-fn run_all(
-    runs: &[RecordedRun],
-    arguments: &DecisionsArguments,
-) -> anyhow::Result<Vec<(usize, Decisions, Option<record::Difference>)>> {
-    let next = AtomicUsize::new(0);
-    let differing = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..arguments.jobs.max(1) {
-            scope.spawn(|| {
-                while differing.load(Ordering::Relaxed) < arguments.max_differences {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(run) = runs.get(index) else { return };
-                    let now = Decisions::of(&run.options);
-                    let differs = run.differs(&arguments.folder, &now);
-                    if !matches!(differs, Ok(None)) {
-                        differing.fetch_add(1, Ordering::Relaxed);
-                    }
-                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                    done.push(differs.map(|differs| (index, now, differs)));
-                }
-            });
-        }
-    });
-    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
-    done.sort_by_key(|(index, ..)| *index);
-    Ok(done)
-}
-
-pub(crate) fn decisions(arguments: &DecisionsArguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn decisions(arguments: &RecordedRunsArguments) -> anyhow::Result<ExitCode> {
     let runs = record::read(&arguments.folder)?;
-    let done = run_all(&runs, arguments)?;
-    let count: usize = done.iter().map(|(_, now, _)| now.lines().len()).sum();
-    let differing: Vec<_> = done
-        .iter()
-        .filter_map(|(index, _, differs)| Some((&runs[*index], differs.as_ref()?)))
-        .collect();
+    let done = recorded_runs::compare(arguments, &runs, |run| {
+        let now = Decisions::of(&run.options);
+        let differs = run.differs(&arguments.folder, &now)?;
+        Ok((now, differs))
+    })?;
+    let count: usize = done.iter().map(|it| it.now.lines().len()).sum();
+    let differing: Vec<_> =
+        done.iter().filter_map(|it| Some((&it.run, it.differs.as_ref()?))).collect();
     let words = |(run, differs): &(&RecordedRun, &record::Difference)| {
         let now = differs.new.first().map_or("nothing more", String::as_str);
         let then = match &differs.old {
@@ -95,8 +38,7 @@ pub(crate) fn decisions(arguments: &DecisionsArguments) -> anyhow::Result<ExitCo
     }
     if arguments.accept {
         let changed = differing.len();
-        let now: Vec<_> =
-            done.into_iter().map(|(index, now, _)| (runs[index].clone(), now)).collect();
+        let now: Vec<_> = done.into_iter().map(|it| (it.run, it.now)).collect();
         record::write(&arguments.folder, &now)?;
         note(format!("{changed} of {} runs decide otherwise, and are recorded", runs.len()));
         return Ok(ExitCode::SUCCESS);

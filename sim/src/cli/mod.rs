@@ -5,10 +5,12 @@ mod bugs;
 mod decisions;
 mod fuzz;
 mod recorded;
+mod recorded_runs;
 #[cfg(feature = "planted-bugs")]
 mod recording;
 mod replay;
 mod run;
+mod states;
 mod sweep;
 
 use std::io::Write;
@@ -46,7 +48,9 @@ enum SimCommand {
     #[cfg(feature = "planted-bugs")]
     Recording(recording::RecordingArguments),
     /// Compares what recorded runs decide with what is committed.
-    Decisions(decisions::DecisionsArguments),
+    Decisions(recorded_runs::RecordedRunsArguments),
+    /// Compares what the nodes' cores hold in recorded runs with what is committed.
+    States(recorded_runs::RecordedRunsArguments),
 }
 
 /// Shape of the cluster. Where neither hosts, slots nor seconds are given, each seed has a shape of its own, and
@@ -158,6 +162,7 @@ pub(crate) fn main() -> anyhow::Result<ExitCode> {
         #[cfg(feature = "planted-bugs")]
         SimCommand::Recording(arguments) => recording::recording(&arguments),
         SimCommand::Decisions(arguments) => decisions::decisions(&arguments),
+        SimCommand::States(arguments) => states::states(&arguments),
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::Args;
 use sim::shrink::shrink;
+use sim::states::{self, KeptStates};
 use sim::{Recording, Regression, RunOptions, RunReport, RunVerdict};
 
 use super::{ClusterArguments, commit, note, say};
@@ -41,6 +42,9 @@ pub(crate) struct SimRunArguments {
     /// Writes the decisions of all nodes, one a line.
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
+    /// Writes what the nodes' cores hold at each look, one field of one core a line.
+    #[arg(long, value_name = "FILE")]
+    states: Option<PathBuf>,
     /// Runs twice and compares.
     #[arg(long)]
     twice: bool,
@@ -89,6 +93,10 @@ pub(crate) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
                 words,
                 file,
                 decisions: arguments.decisions.is_some(),
+                states: match arguments.states {
+                    Some(_) => KeptStates::Words,
+                    None => KeptStates::None,
+                },
                 ..Recording::default()
             },
         )
@@ -98,6 +106,10 @@ pub(crate) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
         let lines: String = report.decisions.iter().flat_map(|line| [line, "\n"]).collect();
         std::fs::write(path, lines)
             .with_context(|| format!("the decisions {} cannot be written", path.display()))?;
+    }
+    if let Some(path) = &arguments.states {
+        std::fs::write(path, states::lines(&report.states))
+            .with_context(|| format!("the states {} cannot be written", path.display()))?;
     }
     if report.verdict() != RunVerdict::Ok {
         report = explain(&report, arguments.last);

@@ -200,8 +200,8 @@ pub(super) enum Happening {
     Check,
     /// A periodic check of the liveness bounds.
     InTime,
-    /// The driver is asked for its status, where decisions are recorded.
-    StatusAsked,
+    /// The driver's status and what the cores hold are looked at, where decisions or states are recorded.
+    LookedAt,
     /// Deadline for a member, paused for a change that was undone, to train again.
     Resumed {
         process: u32,
@@ -256,7 +256,7 @@ impl World {
             Happening::GreetingDue { link, connection } => {
                 self.handle_greeting_due(link, connection);
             }
-            Happening::StatusAsked => self.note_status(),
+            Happening::LookedAt => self.look_at_nodes(),
             Happening::Look { link } => self.handle_look(link),
             Happening::DriverLook { life } => {
                 self.in_life(life, Self::handle_driver_look);

@@ -18,6 +18,7 @@ mod happening;
 mod healing;
 mod health;
 mod links;
+mod look;
 mod membership;
 mod network;
 mod processes;
@@ -79,8 +80,8 @@ const MS: u64 = 1_000_000;
 /// Marks an absent entry in an index of links or processes.
 const NONE: u32 = u32::MAX;
 
-/// Interval between two looks at `status`, where decisions are recorded.
-const STATUS_EVERY_NS: u64 = 1_000 * MS;
+/// Interval between two looks at `status` and at what the cores hold, where decisions or states are recorded.
+const LOOK_EVERY_NS: u64 = 1_000 * MS;
 
 /// Most events at one moment. More of them mean an endless loop.
 const EVENTS_AT_ONCE_MAX: u64 = 2_000_000;
@@ -282,8 +283,8 @@ impl World {
         if self.options.draws >= 1 {
             self.agenda.push(self.now + PACE_NS, Happening::InTime);
         }
-        if self.trace.decisions.is_wanted() && self.hub.is_none() {
-            self.agenda.push(self.now + STATUS_EVERY_NS, Happening::StatusAsked);
+        if self.is_looked_at() {
+            self.agenda.push(self.now + LOOK_EVERY_NS, Happening::LookedAt);
         }
         self.schedule_plan();
         self.agenda.push(self.now + self.options.seconds * 1_000 * MS, Happening::Heal);
@@ -391,6 +392,7 @@ impl World {
             result: self.driver.result.as_ref().map(|result| result.reason.clone()),
             failure: self.failure.take(),
             decisions: self.trace.decisions.take(),
+            states: self.trace.states.take(),
             recordings: self.tape.take(),
             last_events: self.trace.columns(),
         }

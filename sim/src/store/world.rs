@@ -28,6 +28,9 @@ const MS: u64 = 1_000_000;
 /// Most messages on the way from a relay to the store.
 const ON_THE_WAY_MAX: usize = 8;
 
+/// Events between two looks at what the nodes hold, where states are recorded.
+const LOOK_EVERY: u64 = 64;
+
 /// Most events after the last fault until all is answered.
 const EVENTS_TO_END_MAX: u64 = 40_000;
 
@@ -165,7 +168,19 @@ impl StoreWorld {
         self.report()
     }
 
+    /// Notes what the store and the relays hold.
+    fn look_at_nodes(&mut self) {
+        let (at, states) = (self.now, &mut self.trace.states);
+        states.note(at, TracePlace::DRIVER, "store", &self.store);
+        for (host, agent) in self.agents.iter().enumerate() {
+            states.note(at, TracePlace::agent(host as u32), "relay", &agent.relay);
+        }
+    }
+
     fn step(&mut self) {
+        if self.trace.states.is_wanted() && self.events.is_multiple_of(LOOK_EVERY) {
+            self.look_at_nodes();
+        }
         self.events += 1;
         self.now += self.random.random_range(1..8) * MS;
         while let Some(planned) = self.plan.get(self.next_fault).copied()
@@ -517,6 +532,7 @@ impl StoreWorld {
             result: self.is_done.then(|| "all is answered".to_owned()),
             failure: self.failure.take(),
             decisions: self.trace.decisions.take(),
+            states: self.trace.states.take(),
             recordings: Vec::new(),
             last_events: self.trace.columns(),
         }

@@ -30,6 +30,9 @@ use crate::trace::{Recording, RunTrace, TraceKind, TracePlace};
 /// Most events after the last fault until the job has ended.
 const EVENTS_TO_END_MAX: u64 = 60_000;
 
+/// Events between two looks at what the States hold, where states are recorded.
+const LOOK_EVERY: u64 = 64;
+
 /// Most processes that are there at once.
 const NODES_MAX: usize = 8;
 
@@ -229,7 +232,18 @@ impl TrainingWorld {
         train_alone(&around);
     }
 
+    /// Notes what the States hold.
+    fn look_at_nodes(&mut self) {
+        for (number, node) in &self.nodes {
+            let place = TracePlace { host: *number, slot: 0 };
+            self.trace.states.note(self.now, place, "state", &node.core);
+        }
+    }
+
     fn step(&mut self) {
+        if self.trace.states.is_wanted() && self.events.is_multiple_of(LOOK_EVERY) {
+            self.look_at_nodes();
+        }
         self.events += 1;
         self.now += self.order.random_range(1..12) * MS;
         while let Some(strike) = self.strikes.get(self.next_strike).copied()
@@ -485,6 +499,7 @@ impl TrainingWorld {
             result: self.is_done.then(|| "all have returned".to_owned()),
             failure: self.failure.take(),
             decisions: self.trace.decisions.take(),
+            states: self.trace.states.take(),
             recordings: Vec::new(),
             last_events: self.trace.columns(),
         }

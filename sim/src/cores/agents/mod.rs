@@ -137,6 +137,14 @@ impl AgentLife {
         }
     }
 
+    /// The core, to look at.
+    pub(super) const fn core_here(&self) -> Option<&AgentCore> {
+        match &self.seat {
+            AgentSeat::Core(core) => Some(core),
+            AgentSeat::Actor(_) => None,
+        }
+    }
+
     pub(super) const fn node(&self) -> Option<&AgentNode> {
         match &self.seat {
             AgentSeat::Core(_) => None,

@@ -7,9 +7,8 @@ use elastic_protocol::{NodeId, Time};
 use elastic_registry::GenerationVerdict;
 use elastic_runtime::transport::LinkEvent;
 
-use super::super::{Happening, STATUS_EVERY_NS, World};
+use super::super::{Happening, World};
 use super::{DriverCores, LocalMessage};
-use crate::decisions::words;
 use crate::trace::{TraceKind, TracePlace};
 
 impl World {
@@ -181,21 +180,6 @@ impl World {
                 self.driver_takes(DriverInput::Fatal { reason, hint: Some(hint.to_owned()) });
             }
         }
-    }
-
-    /// Notes the driver's answer to `status`, and asks again later.
-    pub(in crate::cores) fn note_status(&mut self) {
-        if self.is_over() || self.is_done {
-            return;
-        }
-        self.agenda.push(self.now + STATUS_EVERY_NS, Happening::StatusAsked);
-        let now = self.driver_now();
-        if self.driver.stopped > 0 {
-            return;
-        }
-        let Some(cores) = self.driver.cores() else { return };
-        let status = cores.driver.status(now, &|time| time.to_string());
-        self.driver_decides(|| words::status(status));
     }
 
     pub(in crate::cores) fn handle_driver_timer(&mut self, life: u32) {

@@ -125,6 +125,10 @@ pub(super) struct DriverCores {
 }
 
 impl DriverCores {
+    pub(super) const fn registry(&self) -> &RegistryCore {
+        &self.registry
+    }
+
     /// Whether a batch of the journal is being stored.
     pub(super) const fn waits_for_its_disk(&self) -> bool {
         self.journal.is_busy()

@@ -263,6 +263,11 @@ impl SimulatedLink {
         Self { job: Some(job), ..self }
     }
 
+    /// The peer's sessions, to look at.
+    pub(super) const fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
     /// Whether a connection carries the session, as far as the peer knows.
     pub(super) fn is_in_touch(&self) -> bool {
         self.driver.as_ref().is_some_and(|driver| self.peers.link(driver).is_some())

@@ -44,6 +44,14 @@ impl StateSeat {
         }
     }
 
+    /// The core, to look at.
+    pub(super) const fn core_here(&self) -> Option<&StateCore> {
+        match self {
+            Self::Core(core) => Some(core),
+            Self::Actor { .. } => None,
+        }
+    }
+
     pub(super) const fn node(&self) -> Option<&StateNode> {
         match self {
             Self::Core(_) => None,
