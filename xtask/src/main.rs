@@ -62,7 +62,7 @@ enum Task {
     },
     /// Small mistakes put into the code, one at a time: how many of them the simulation and the tests find.
     Mutants(mutants::MutantsOptions),
-    /// Compares what recorded runs of the simulation decide with what is committed in `sim/decisions`.
+    /// Compares what recorded runs of the simulation decide, and what their cores hold, with what is committed in `sim/decisions`.
     Decisions {
         /// Records what is decided now. The change is then seen in the commit.
         #[arg(long)]

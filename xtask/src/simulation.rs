@@ -19,24 +19,27 @@ const SEEDS_BRIEFLY: &str = "0..200";
 /// The number of seeds that are run twice and compared.
 const TWICE: &str = "20";
 
-/// Sweeps a few seeds of the cores, and compares recorded decisions.
+/// Sweeps a few seeds of the cores, and compares recorded decisions and states.
 ///
 /// # Errors
-/// A seed failed, or a decision differs; the simulation has printed which.
+/// A seed failed, or a decision or a state differs; the simulation has printed which.
 pub(crate) fn sweep_briefly(shell: &Shell) -> anyhow::Result<()> {
     sweep(shell, &["--mode", "cores"], SEEDS_BRIEFLY, "1")?;
     decisions(shell, false)
 }
 
-/// Compares what the recorded runs decide with what is committed; with `accept`, records it anew.
+/// Compares what the recorded runs decide, and what their cores hold, with what is committed; with `accept`, records both anew.
 ///
 /// # Errors
-/// A decision differs; the simulation has printed which.
+/// A decision or a state differs; the simulation has printed which.
 pub(crate) fn decisions(shell: &Shell, accept: bool) -> anyhow::Result<()> {
     let jobs = jobs()?;
-    let compare =
-        cmd!(shell, "cargo run --locked --release --package sim -- decisions --jobs {jobs}");
-    Ok(compare.args(accept.then_some("--accept")).run()?)
+    for what in ["decisions", "states"] {
+        let compare =
+            cmd!(shell, "cargo run --locked --release --package sim -- {what} --jobs {jobs}");
+        compare.args(accept.then_some("--accept")).run()?;
+    }
+    Ok(())
 }
 
 /// Sweeps every kind of cluster and the commit's own seed, and looks for the planted bugs.
@@ -47,7 +50,7 @@ pub(crate) fn sweep_all(shell: &Shell) -> anyhow::Result<()> {
     for (name, what, seeds) in SEEDS {
         step(&format!("simulation: {name}"), || sweep(shell, what, seeds, TWICE))?;
     }
-    step("simulation: recorded decisions", || decisions(shell, false))?;
+    step("simulation: recorded decisions and states", || decisions(shell, false))?;
     if let Some(seed) = seed_of_commit(shell) {
         let seeds = format!("{seed}..{}", seed + 1);
         step("simulation: the commit's own seed", || sweep(shell, &[], &seeds, "1"))?;

@@ -27,8 +27,7 @@ pub(crate) fn states(arguments: &RecordedRunsArguments) -> anyhow::Result<ExitCo
         note(format!("the states of {count} runs are recorded"));
         return Ok(ExitCode::SUCCESS);
     }
-    let differing: Vec<_> =
-        done.iter().filter_map(|it| Some((&it.run, it.differs?))).collect();
+    let differing: Vec<_> = done.iter().filter_map(|it| Some((&it.run, it.differs?))).collect();
     // Runs that were not made would count as a difference of all fields.
     let fields = match count == runs.len() {
         true => recorded.parts_that_differ(done.iter().map(|it| &it.now)),

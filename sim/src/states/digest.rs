@@ -28,7 +28,7 @@ struct DebugReader<'a> {
     has_colon: bool,
 }
 
-/// First value of FNV-1a, which is the same on every machine and in every release of a library.
+/// First value and factor of FNV-1a, here by character. It is the same on every machine and in every release of a library.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
@@ -57,10 +57,7 @@ impl<'a> DebugReader<'a> {
 
     fn keep(&mut self, of: char) {
         let Some(part) = self.parts.last_mut() else { return };
-        let mut bytes = [0; 4];
-        for byte in of.encode_utf8(&mut bytes).bytes() {
-            part.digest = (part.digest ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
-        }
+        part.digest = (part.digest ^ u64::from(of)).wrapping_mul(FNV_PRIME);
         if let Some(text) = &mut part.text {
             text.push(of);
         }
@@ -94,7 +91,10 @@ impl<'a> DebugReader<'a> {
         }
         match of {
             'a'..='z' | 'A'..='Z' | '0'..='9' | '_' if !self.has_colon => self.word.push(of),
-            ':' if self.word.starts_with(|first: char| first.is_ascii_lowercase() || first == '_') => {
+            ':' if self
+                .word
+                .starts_with(|first: char| first.is_ascii_lowercase() || first == '_') =>
+            {
                 self.has_colon = true;
             }
             _ => {

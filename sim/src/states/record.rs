@@ -165,11 +165,8 @@ mod tests {
 
     fn look(at: u64, digests: [u64; 2]) -> StateLook {
         let names = ["driver.roster", "driver.round"];
-        let part = |(name, digest): (&str, u64)| StatePart {
-            name: name.to_owned(),
-            digest,
-            text: None,
-        };
+        let part =
+            |(name, digest): (&str, u64)| StatePart { name: name.to_owned(), digest, text: None };
         let parts = names.into_iter().zip(digests).map(part).collect();
         StateLook { at: at * 1_000_000_000, place: TracePlace::DRIVER, parts }
     }

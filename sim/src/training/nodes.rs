@@ -6,12 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use elastic_protocol::messages::{DriverToWorker, Vote, WorkerToDriver};
+use elastic_protocol::messages::{DriverToWorker, StepTimes, Vote, WorkerToDriver};
 #[cfg(feature = "planted-bugs")]
 use elastic_protocol::planted::{plant, planted};
 use elastic_protocol::{Deadlines, HostName, Incarnation, JobId, Term, Time, WorkerId};
 use elastic_worker::state::core::{
-    BoundaryAnswer, StateConfig, StateCore, StateOutput, TrainingCommand,
+    BoundaryAnswer, StateConfig, StateCore, StateOutput, TrainingCommand, TrainingProgress,
 };
 use elastic_worker::state::training::{
     ControlShared, Membership, State, ThreadMessage, TrainingControl, run_loop,
@@ -191,10 +191,23 @@ impl TrainingNode {
             }
             ThreadMessage::Checkpoint(outcome) => self.core.handle_checkpoint(now, outcome),
             ThreadMessage::FirstCommit => {
-                self.core.handle_progress(now, self.shared.take_progress());
+                self.core.handle_progress(now, self.take_progress());
             }
         }
         Some(message)
+    }
+
+    /// The thread's progress. Its steps take the machine's time, which is another in each run: each part of a step counts as 1 ms.
+    fn take_progress(&self) -> TrainingProgress {
+        let mut progress = self.shared.take_progress();
+        if let Some(StepTimes { step_us, compute_us, waiting_us, data_us, commit_us, shards: _ }) =
+            &mut progress.steps
+        {
+            for time in [step_us, compute_us, waiting_us, data_us, commit_us] {
+                *time = 1_000;
+            }
+        }
+        progress
     }
 
     /// Carries out what the core wants, as the State's actor does.
@@ -225,7 +238,7 @@ impl TrainingNode {
                     }
                 }
                 StateOutput::SampleProgress => {
-                    self.core.handle_progress(now, self.shared.take_progress());
+                    self.core.handle_progress(now, self.take_progress());
                 }
             }
         }

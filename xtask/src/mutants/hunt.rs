@@ -29,9 +29,9 @@ impl MutantOutcome {
         self.found.keys().any(|kind| kind.is_oracle())
     }
 
-    /// Whether a suite other than the recorded decisions found the mutant.
-    pub(crate) fn is_found_without_decisions(&self) -> bool {
-        self.found.keys().any(|kind| *kind != SuiteKind::Decisions)
+    /// Whether a rule or a test found the mutant, and not only a comparison with what is recorded.
+    pub(crate) fn is_found_without_comparisons(&self) -> bool {
+        self.found.keys().any(|kind| !kind.is_comparison())
     }
 
     /// Whether a suite of the simulation found the mutant.

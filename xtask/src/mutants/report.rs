@@ -77,7 +77,7 @@ impl MutantsReport {
         let all = MutantsRow::of(&self.outcomes.outcomes);
         let mut text = format!(
             "Commit {}; mutants: {}; {} run in {:.0} s, {} do not compile{}.\n\n\
-             **Simulation alone: {:.1} % ({:.1} % by its rules). All suites: {:.1} % ({:.1} % without recorded decisions).**\n\n",
+             **Simulation alone: {:.1} % ({:.1} % by its rules). All suites: {:.1} % ({:.1} % without recorded decisions and states).**\n\n",
             self.commit,
             self.drawn,
             all.mutants,
@@ -90,7 +90,7 @@ impl MutantsReport {
             all.simulation_share(),
             all.oracle_share(),
             all.share(),
-            all.share_without_decisions(),
+            all.share_without_comparisons(),
         );
         text += &self.table("room", &all, |outcome| room(&outcome.mutant.file));
         text.push('\n');

@@ -49,19 +49,21 @@ pub(crate) enum SuiteKind {
     Training,
     Store,
     Decisions,
+    States,
     Properties,
     Units,
 }
 
 impl SuiteKind {
     /// All kinds, in the order in which they are run.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Cores,
         Self::Restart,
         Self::Actors,
         Self::Training,
         Self::Store,
         Self::Decisions,
+        Self::States,
         Self::Properties,
         Self::Units,
     ];
@@ -75,6 +77,7 @@ impl SuiteKind {
             Self::Training => "training",
             Self::Store => "store",
             Self::Decisions => "recorded decisions",
+            Self::States => "recorded states",
             Self::Properties => "property tests",
             Self::Units => "unit tests",
         }
@@ -85,9 +88,14 @@ impl SuiteKind {
         matches!(self, Self::Cores | Self::Restart | Self::Actors | Self::Training | Self::Store)
     }
 
-    /// Whether the suite is a part of the simulation: the oracle's rules, and the comparison with recorded decisions.
+    /// Whether the suite compares with what is recorded: it sees a change, and not whether it is a mistake.
+    pub(crate) const fn is_comparison(self) -> bool {
+        matches!(self, Self::Decisions | Self::States)
+    }
+
+    /// Whether the suite is a part of the simulation: the oracle's rules, and the comparisons.
     pub(crate) const fn is_simulation(self) -> bool {
-        self.is_oracle() || matches!(self, Self::Decisions)
+        self.is_oracle() || self.is_comparison()
     }
 }
 
@@ -115,9 +123,11 @@ pub(crate) fn all(copy: &Copy, built: &Built) -> anyhow::Result<Vec<Suite>> {
         let arguments = arguments.into_iter().map(ToOwned::to_owned).collect();
         suites.extend(suite(copy, &built.simulation, kind, arguments)?);
     }
-    let decisions = ["decisions", "--folder", "decisions", "--json", "--max-differences", "1"];
-    let arguments = decisions.map(ToOwned::to_owned).to_vec();
-    suites.extend(suite(copy, &built.simulation, SuiteKind::Decisions, arguments)?);
+    for (kind, command) in [(SuiteKind::Decisions, "decisions"), (SuiteKind::States, "states")] {
+        let arguments = [command, "--folder", "decisions", "--json", "--max-differences", "1"];
+        let arguments = arguments.map(ToOwned::to_owned).to_vec();
+        suites.extend(suite(copy, &built.simulation, kind, arguments)?);
+    }
     let drawn = properties::names(&root()?)?;
     for program in &built.tests {
         let is_long = |test: &String| LONG_TESTS.iter().any(|part| test.contains(part));

@@ -13,7 +13,7 @@ pub(crate) struct MutantsRow {
     pub(crate) reached_by_simulation: usize,
     pub(crate) by_oracle: usize,
     pub(crate) by_simulation: usize,
-    pub(crate) without_decisions: usize,
+    pub(crate) without_comparisons: usize,
     pub(crate) by_all: usize,
 }
 
@@ -28,7 +28,7 @@ impl MutantsRow {
             }
             row.reached_by_simulation += usize::from(outcome.is_reached_by_simulation());
             row.by_oracle += usize::from(outcome.is_found_by_oracle());
-            row.without_decisions += usize::from(outcome.is_found_without_decisions());
+            row.without_comparisons += usize::from(outcome.is_found_without_comparisons());
             row.by_simulation += usize::from(outcome.is_found_by_simulation());
             row.by_all += usize::from(!outcome.found.is_empty());
         }
@@ -40,9 +40,9 @@ impl MutantsRow {
         share(self.by_oracle, self.mutants)
     }
 
-    /// The share that all suites but the recorded decisions find, in per cent.
-    pub(crate) fn share_without_decisions(&self) -> f64 {
-        share(self.without_decisions, self.mutants)
+    /// The share that rules and tests find, without the comparisons with what is recorded, in per cent.
+    pub(crate) fn share_without_comparisons(&self) -> f64 {
+        share(self.without_comparisons, self.mutants)
     }
 
     /// The share that the simulation alone finds, in per cent.
