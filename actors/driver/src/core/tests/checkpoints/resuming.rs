@@ -1,0 +1,228 @@
+//! Tests of what a job goes on from: a checkpoint, an old holder, or nothing.
+
+use super::*;
+
+#[test]
+fn c_2_a_root_that_can_load_no_checkpoint_ends_the_job_and_no_host_is_blamed() {
+    let mut cluster = of_steps();
+    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
+    let reason = "none of the checkpoints in shared is whole".to_owned();
+    cluster.say(&root, WorkerToDriver::NotResumed { stamp, reason });
+    cluster.settle();
+    let result = cluster.core.result_so_far().expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
+    assert!(result.reason.contains("none of the checkpoints"), "{}", result.reason);
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("checkpoint verify")));
+    assert_eq!(cluster.resets.len(), 0);
+}
+
+/// A job whose members look for a checkpoint that does not answer.
+fn with_hanging_storage() -> Cluster {
+    let mut cluster = without_hosts(CheckpointEvery::Steps(100), ResumeFrom::Auto);
+    cluster.storage_hangs = true;
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    cluster
+}
+
+fn all_have_loaded(cluster: &mut Cluster, done: u64) {
+    let stamp = cluster.stamp();
+    let bytes = MovedBytes { work: BulkWork::LoadsCheckpoint, done, total: 100 };
+    for worker in cluster.members() {
+        cluster.say(&worker, WorkerToDriver::Moves { stamp, bytes });
+    }
+    cluster.settle();
+}
+
+#[test]
+fn c_2_a_folder_that_does_not_answer_is_named_while_training_waits_for_it() {
+    let mut cluster = with_hanging_storage();
+    cluster.pass(Duration::from_secs(9));
+    assert_eq!((warnings(&cluster), cluster.warnings.clone()), (vec![], vec![]));
+    cluster.pass(Duration::from_secs(21));
+    let [said] = &cluster.warnings[..] else { panic!("it is told once: {:?}", cluster.warnings) };
+    assert!(said.contains("shared") && said.contains("10 s"), "{said}");
+    assert_eq!(warnings(&cluster), std::slice::from_ref(said), "and stays in the status");
+    all_have_loaded(&mut cluster, 50);
+    cluster.pass(Duration::from_secs(10));
+    assert_eq!(warnings(&cluster), Vec::<String>::new(), "bytes have come");
+    all_have_loaded(&mut cluster, 100);
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(warnings(&cluster), Vec::<String>::new(), "all is read: others are waited for");
+}
+
+#[test]
+fn c_2_a_folder_that_answers_no_second_root_either_ends_the_job_and_no_host_is_blamed() {
+    let mut cluster = with_hanging_storage();
+    let elastic = Deadlines::default().elastic;
+    cluster.pass(3 * elastic);
+    let result = cluster.core.result_so_far().expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
+    assert!(result.reason.contains("shared"), "{result:?}");
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("--resume never")));
+    assert_eq!(cluster.failed_hosts, Vec::<HostName>::new(), "no host is to blame");
+}
+
+#[test]
+fn a_job_that_has_saved_a_step_does_not_fail_of_a_total_loss() {
+    let mut cluster = of_steps();
+    assert!(cluster.source.is_some(), "nobody held a commit at the beginning");
+    let step = save(&mut cluster);
+    cluster.train(120);
+    for worker in cluster.members() {
+        cluster.say_step(&worker, 120);
+    }
+    cluster.settle();
+    cluster.source = None;
+    kill_all(&mut cluster);
+    // Later generations find a commit with their members.
+    for _ in 0..50 {
+        if cluster.source.is_none() {
+            cluster.pass(Duration::from_millis(100));
+        }
+    }
+    assert!(cluster.result.is_none(), "{:?}", cluster.result);
+    // The workers of these tests load nothing, so the next generation loses the rest.
+    assert_eq!(cluster.losses[0], (120, step, 20), "committed, begins at, lost");
+    assert_eq!(cluster.source.as_ref().map(|source| source.directory.as_str()), Some("shared"));
+}
+
+fn kill_all(cluster: &mut Cluster) {
+    for worker in cluster.members() {
+        cluster.report_exit(&worker, ExitStatus::Signal(9));
+    }
+    cluster.settle();
+}
+
+/// The root tells from which checkpoint training goes on.
+fn resume(cluster: &mut Cluster, step: Option<Step>) {
+    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
+    cluster.say(&root, WorkerToDriver::Resumed { stamp, step, notes: Vec::new() });
+    cluster.settle();
+}
+
+/// The steps lost so far, with those of the reset under way.
+fn steps_lost(cluster: &Cluster) -> u64 {
+    let status = cluster.core.status(cluster.now, &|at| at.to_string());
+    status.steps_lost + cluster.core.round.reset().map_or(0, |it| it.steps_lost)
+}
+
+/// A job that has saved step 100 and trained on to step 120, and whose workers are all gone: the next root finds this checkpoint.
+fn found_after_a_total_loss(on_total_loss: OnTotalLoss, found: Option<Step>) -> Cluster {
+    let every = CheckpointEvery::Steps(100);
+    let mut cluster = without_hosts_that(on_total_loss, every, ResumeFrom::Auto);
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    assert_eq!(save(&mut cluster), 100);
+    cluster.train(120);
+    say_all(&mut cluster, 120);
+    (cluster.source, cluster.storage_hangs) = (None, true);
+    kill_all(&mut cluster);
+    for _ in 0..50 {
+        if cluster.source.is_none() {
+            cluster.pass(Duration::from_millis(100));
+        }
+    }
+    resume(&mut cluster, found);
+    cluster
+}
+
+#[test]
+fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence() {
+    let failed = found_after_a_total_loss(OnTotalLoss::Fail, None);
+    let result = failed.core.result_so_far().expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
+    let missing = "the checkpoint of step 100, which this job has saved, is not in shared";
+    assert_eq!(result.reason, missing);
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("mounted")));
+    // One that may begin again, or finds an earlier checkpoint, says so and counts what is lost.
+    let earlier = Some(Step(60));
+    for (on_total_loss, found, lost) in [
+        (OnTotalLoss::Restart, None, 120),
+        (OnTotalLoss::Restart, earlier, 60),
+        (OnTotalLoss::Fail, earlier, 60),
+    ] {
+        let cluster = found_after_a_total_loss(on_total_loss, found);
+        assert!(cluster.core.result_so_far().is_none(), "{found:?}");
+        assert_eq!(steps_lost(&cluster), lost, "{found:?}");
+        let begins_at = found.unwrap_or_default();
+        let told = format!("{missing}: training begins again at step {begins_at}");
+        assert!(cluster.warnings.contains(&told), "{:?}", cluster.warnings);
+    }
+    let whole = found_after_a_total_loss(OnTotalLoss::Fail, Some(Step(100)));
+    assert!(whole.core.result_so_far().is_none());
+    assert!(!whole.warnings.iter().any(|warning| warning.contains("is not in")));
+}
+
+#[test]
+fn peers_come_before_the_disk() {
+    let mut cluster = of_steps();
+    save(&mut cluster);
+    let b = cluster.members()[1].clone();
+    cluster.report_exit(&b, ExitStatus::Signal(9));
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.source, None, "a holds a commit");
+}
+
+/// A job of a and b, of which b is out of reach while a trains on alone and saves a checkpoint. Then a is gone, and b, which holds
+/// a commit of the generation before, is back. Returns the step that was saved.
+fn with_an_old_holder(mut cluster: Cluster) -> (Cluster, u64) {
+    let [a, b] = &cluster.members()[..] else { panic!("two members") };
+    let (a, host) = (a.clone(), b.host.to_string());
+    cluster.train(150);
+    say_all(&mut cluster, 150);
+    cluster.lose_host(&host);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.sizes.last(), Some(&1), "a trains on alone");
+    cluster.train(50);
+    say_all(&mut cluster, 200);
+    let saved = save(&mut cluster);
+    say_all(&mut cluster, saved + 40);
+    cluster.report_exit(&a, ExitStatus::Signal(9));
+    cluster.settle();
+    cluster.source = None;
+    cluster.come_back(&[&host]);
+    (cluster, saved)
+}
+
+#[test]
+fn c_1_a_checkpoint_comes_before_an_old_commit_that_somebody_still_holds() {
+    let (cluster, saved) = with_an_old_holder(of_steps());
+    assert!(cluster.source.is_some(), "the checkpoint is looked for");
+    assert_eq!(cluster.losses, [(saved + 40, saved, 40)], "committed, begins at, lost");
+    assert_eq!(cluster.result, None);
+}
+
+#[test]
+fn what_the_job_begins_from_is_a_choice_for_its_beginning_only() {
+    let exactly = ResumeFrom::Exactly("shared/step-0000000007".to_owned());
+    for (resume, begins_anew) in [(exactly, false), (ResumeFrom::Never, true)] {
+        let mut cluster = cluster(CheckpointEvery::Steps(100), resume.clone());
+        let source = cluster.source.clone().expect("nobody holds a commit");
+        assert_eq!(source.begins_anew, begins_anew);
+        assert_eq!(source.exactly.is_some(), resume != ResumeFrom::Never);
+        save(&mut cluster);
+        for worker in cluster.members() {
+            cluster.worker_link(&worker, lost());
+            cluster.report_exit(&worker, ExitStatus::Signal(9));
+        }
+        cluster.source = None;
+        // Later generations find a commit with their members.
+        for _ in 0..50 {
+            if cluster.source.is_none() {
+                cluster.pass(Duration::from_millis(100));
+            }
+        }
+        let source = cluster.source.clone().expect("nobody holds a commit");
+        assert_eq!((source.exactly, source.begins_anew), (None, false), "its own is newer");
+    }
+}
+
+#[test]
+fn steps_that_came_from_a_checkpoint_count_as_lost_if_they_are_lost_again() {
+    let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, Some(Step(100)));
+    kill_all(&mut cluster);
+    cluster.pass(Duration::from_secs(5));
+    resume(&mut cluster, None);
+    assert_eq!(steps_lost(&cluster), 20 + 100);
+}
