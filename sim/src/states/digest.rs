@@ -12,106 +12,112 @@ pub(super) fn parts(core: &str, state: &dyn Debug, has_text: bool) -> Vec<StateP
     reader.end()
 }
 
+/// First value and factor of FNV-1a, which is the same on every machine and in every release of a library.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
 /// Reads `Debug` text as it is written. Splits it at the outermost struct's fields, and leaves out names of fields: a renamed field
 /// is no other state.
 struct DebugReader<'a> {
     core: &'a str,
-    has_text: bool,
     parts: Vec<StatePart>,
+    /// The part that is being read: its name, digest, and value if that is wanted.
+    name: String,
+    digest: u64,
+    value: Option<Vec<u8>>,
     /// Number of brackets that are open.
     depth: usize,
     is_in_string: bool,
-    /// Whether the next character of a string is escaped.
+    /// Whether the next byte of a string is escaped.
     is_escaped: bool,
     /// The identifier that is being read; of a field, if `: ` follows.
-    word: String,
+    word: Vec<u8>,
     has_colon: bool,
 }
 
-/// First value and factor of FNV-1a, here by character. It is the same on every machine and in every release of a library.
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01b3;
-
 impl<'a> DebugReader<'a> {
     fn new(core: &'a str, has_text: bool) -> Self {
-        let mut reader = Self {
+        Self {
             core,
-            has_text,
             parts: Vec::new(),
+            name: core.to_owned(),
+            digest: FNV_OFFSET,
+            value: has_text.then(Vec::new),
             depth: 0,
             is_in_string: false,
             is_escaped: false,
-            word: String::new(),
+            word: Vec::new(),
             has_colon: false,
-        };
-        reader.begin_part("");
-        reader
+        }
     }
 
-    fn begin_part(&mut self, field: &str) {
-        let dot = if field.is_empty() { "" } else { "." };
-        let name = format!("{}{dot}{field}", self.core);
-        let text = self.has_text.then(String::new);
-        self.parts.push(StatePart { name, digest: FNV_OFFSET, text });
+    fn end_part(&mut self, next: String) {
+        let text = self.value.as_mut().map(std::mem::take);
+        let text = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let name = std::mem::replace(&mut self.name, next);
+        let digest = std::mem::replace(&mut self.digest, FNV_OFFSET);
+        self.parts.push(StatePart { name, digest, text });
     }
 
-    fn keep(&mut self, of: char) {
-        let Some(part) = self.parts.last_mut() else { return };
-        part.digest = (part.digest ^ u64::from(of)).wrapping_mul(FNV_PRIME);
-        if let Some(text) = &mut part.text {
-            text.push(of);
+    #[inline]
+    fn keep(&mut self, byte: u8) {
+        self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        if let Some(value) = &mut self.value {
+            value.push(byte);
         }
     }
 
     /// Keeps the word, since it is no field's name.
     fn keep_word(&mut self) {
-        let word = std::mem::take(&mut self.word);
-        word.chars().for_each(|of| self.keep(of));
-        if std::mem::take(&mut self.has_colon) {
-            self.keep(':');
+        for at in 0..self.word.len() {
+            self.keep(self.word[at]);
         }
-        self.word = word;
         self.word.clear();
+        if std::mem::take(&mut self.has_colon) {
+            self.keep(b':');
+        }
     }
 
-    fn read(&mut self, of: char) {
+    #[inline]
+    fn read(&mut self, byte: u8) {
         if self.is_in_string {
-            self.keep(of);
-            self.is_in_string = self.is_escaped || of != '"';
-            self.is_escaped = !self.is_escaped && of == '\\';
+            self.keep(byte);
+            self.is_in_string = self.is_escaped || byte != b'"';
+            self.is_escaped = !self.is_escaped && byte == b'\\';
             return;
         }
-        if self.has_colon && of == ' ' {
-            let word = std::mem::take(&mut self.word);
+        if self.has_colon && byte == b' ' {
             self.has_colon = false;
             if self.depth == 1 {
-                self.begin_part(&word);
+                let next = format!("{}.{}", self.core, String::from_utf8_lossy(&self.word));
+                self.end_part(next);
             }
+            self.word.clear();
             return;
         }
-        match of {
-            'a'..='z' | 'A'..='Z' | '0'..='9' | '_' if !self.has_colon => self.word.push(of),
-            ':' if self
-                .word
-                .starts_with(|first: char| first.is_ascii_lowercase() || first == '_') =>
-            {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' if !self.has_colon => {
+                self.word.push(byte);
+            }
+            b':' if self.word.first().is_some_and(|it| it.is_ascii_lowercase() || *it == b'_') => {
                 self.has_colon = true;
             }
             _ => {
                 self.keep_word();
-                match of {
-                    '{' | '[' | '(' => self.depth += 1,
-                    '}' | ']' | ')' => self.depth = self.depth.saturating_sub(1),
-                    '"' => self.is_in_string = true,
+                match byte {
+                    b'{' | b'[' | b'(' => self.depth += 1,
+                    b'}' | b']' | b')' => self.depth = self.depth.saturating_sub(1),
+                    b'"' => self.is_in_string = true,
                     _ => {}
                 }
-                self.keep(of);
+                self.keep(byte);
             }
         }
     }
 
     fn end(mut self) -> Vec<StatePart> {
         self.keep_word();
+        self.end_part(String::new());
         // What comes before the first field is the name of the core's type.
         if self.parts.len() > 1 {
             self.parts.remove(0);
@@ -122,7 +128,7 @@ impl<'a> DebugReader<'a> {
 
 impl Write for DebugReader<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.chars().for_each(|of| self.read(of));
+        text.bytes().for_each(|byte| self.read(byte));
         Ok(())
     }
 }
