@@ -583,3 +583,20 @@ fn a_journal_is_read_beside_the_driver_that_holds_it_and_not_changed() {
     let error = FileJournal::read_beside_driver(&path).expect_err("damaged");
     assert!(matches!(error, JournalError::Corrupt(_)), "{error}");
 }
+
+#[test]
+fn each_error_names_its_own_way_out() {
+    let ways_out = [
+        (io::ErrorKind::FileTooLarge, "ulimit -f"),
+        (io::ErrorKind::StorageFull, "make room"),
+        (io::ErrorKind::ReadOnlyFilesystem, "--state-dir"),
+        (io::ErrorKind::PermissionDenied, "--state-dir"),
+        (io::ErrorKind::InvalidData, "an intact copy"),
+        (io::ErrorKind::TimedOut, "what the system says"),
+    ];
+    for (kind, way_out) in ways_out {
+        let hint = JournalError::from(io::Error::from(kind)).hint();
+        assert!(hint.contains(way_out), "{kind}: {hint}");
+    }
+    assert!(JournalError::InUse.hint().contains("that driver"));
+}

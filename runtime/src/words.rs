@@ -249,14 +249,16 @@ mod tests {
 
     use super::*;
 
-    /// A writer that returns from each write only when it is told to.
+    /// A writer that says when a write begins, and returns from it only when it is told to.
     struct HeldWriter {
+        begins: Sender<()>,
         go: Receiver<()>,
         written: Sender<String>,
     }
 
     impl Write for HeldWriter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.begins.send(()).map_err(std::io::Error::other)?;
             self.go.recv().map_err(std::io::Error::other)?;
             let text = String::from_utf8_lossy(bytes).into_owned();
             self.written.send(text).map_err(std::io::Error::other)?;
@@ -272,20 +274,17 @@ mod tests {
     fn s_1_a_writer_that_hangs_costs_lines_and_says_how_many() {
         let (go, hears) = channel();
         let (says, written) = channel();
+        let (begins, begun) = channel();
         let lane = DroppingWriterLane {
             name: "words",
             waiting_bytes_max: 10,
             answers_within: Duration::ZERO,
         };
-        let writer = HeldWriter { go: hears, written: says };
+        let writer = HeldWriter { begins, go: hears, written: says };
         let note = |dropped| format!("{dropped} lines dropped\n");
         let words = DroppingWriter::new(lane, Box::new(writer), Box::new(note)).expect("a thread");
-        // The writer is flushed once at the beginning, which counts as a write.
-        assert!(words.flush(Duration::from_secs(10)));
         words.push(&[b"one\n"]);
-        while words.trouble().is_none() {
-            thread::yield_now();
-        }
+        begun.recv().expect("the lane writes");
         for _ in 0..5 {
             words.push(&[b"1234", b"\n"]);
         }

@@ -474,3 +474,18 @@ fn an_acknowledgement_of_what_was_not_sent_breaks_the_connection_and_releases_no
     core.handle_ack(Ack { conversation: Conversation::Control, frames: 1 }).expect("it was sent");
     assert_eq!(core.queued_frames(), 0);
 }
+
+#[test]
+fn only_a_conversation_with_frames_to_send_waits_and_only_while_there_is_a_connection() {
+    let mut core = SessionCore::<Bytes>::new(SessionLimits::DEFAULT);
+    core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });
+    let waiting = |core: &SessionCore<Bytes>| core.waiting().collect::<Vec<_>>();
+    assert_eq!(waiting(&core), []);
+    core.send(Conversation::Control, Bytes::from("x")).expect("within bounds");
+    assert_eq!(waiting(&core), [Conversation::Control]);
+    core.poll_transmit(Conversation::Control).expect("the way is free");
+    assert_eq!(waiting(&core), [], "it is on its way");
+    core.send(Conversation::Control, Bytes::from("y")).expect("within bounds");
+    core.handle_disconnect();
+    assert_eq!(waiting(&core), []);
+}

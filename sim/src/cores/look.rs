@@ -37,6 +37,7 @@ impl World {
 
     fn note_states(&mut self) {
         let (at, states) = (self.now, &mut self.trace.states);
+        states.begin_look(at);
         for life in self.former.iter().chain([&self.driver]) {
             let Some(cores) = life.cores_here() else { continue };
             states.note(at, TracePlace::DRIVER, "driver", &*cores.driver);

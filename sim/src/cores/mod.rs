@@ -37,6 +37,7 @@ mod welcomes;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::rc::Rc;
 
 use elastic_protocol::{HostName, Stamp, Term};
@@ -351,6 +352,12 @@ impl World {
     #[inline]
     fn driver_decides(&mut self, words: impl FnOnce() -> String) {
         self.decide(TracePlace::DRIVER, words);
+    }
+
+    /// Notes what a core puts out, if states are recorded.
+    #[inline]
+    fn put_out(&mut self, place: TracePlace, core: &'static str, output: &dyn Debug) {
+        self.trace.states.put_out(self.now, place, core, output);
     }
 
     pub(crate) fn fail_safety(&mut self, reason: String) {

@@ -123,8 +123,9 @@ impl World {
         loop {
             let entry = &mut self.processes[process as usize];
             let Some(output) = entry.state.core().and_then(StateCore::poll_output) else { break };
-            let link = entry.link;
+            let (link, place) = (entry.link, entry.place);
             outputs += 1;
+            self.put_out(place, "state", &output);
             let has_effect = matches!(output, StateOutput::Training(_) | StateOutput::Abort { .. });
             if self.hears_outdated && has_effect {
                 let id = self.processes[process as usize].id.clone();

@@ -12,6 +12,16 @@ pub(super) fn parts(core: &str, state: &dyn Debug, has_text: bool) -> Vec<StateP
     reader.end()
 }
 
+/// Digest of a value that is no core, with the value if `has_text`.
+pub(super) fn whole(name: &str, of: &dyn Debug, has_text: bool) -> StatePart {
+    let mut reader = DebugReader::new(name, has_text);
+    reader.is_split = false;
+    let _infallible = write!(reader, "{of:?}");
+    reader.keep_word();
+    reader.end_part(String::new());
+    reader.parts.remove(0)
+}
+
 /// First value and factor of FNV-1a, which is the same on every machine and in every release of a library.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
@@ -21,6 +31,8 @@ const FNV_PRIME: u64 = 0x0100_0000_01b3;
 struct DebugReader<'a> {
     core: &'a str,
     parts: Vec<StatePart>,
+    /// Whether each field of the outermost struct is a part of its own.
+    is_split: bool,
     /// The part that is being read: its name, digest, and value if that is wanted.
     name: String,
     digest: u64,
@@ -40,6 +52,7 @@ impl<'a> DebugReader<'a> {
         Self {
             core,
             parts: Vec::new(),
+            is_split: true,
             name: core.to_owned(),
             digest: FNV_OFFSET,
             value: has_text.then(Vec::new),
@@ -88,7 +101,7 @@ impl<'a> DebugReader<'a> {
         }
         if self.has_colon && byte == b' ' {
             self.has_colon = false;
-            if self.depth == 1 {
+            if self.is_split && self.depth == 1 {
                 let next = format!("{}.{}", self.core, String::from_utf8_lossy(&self.word));
                 self.end_part(next);
             }
@@ -191,6 +204,13 @@ mod tests {
         let differing: Vec<bool> =
             digests(&spare).iter().zip(&before).map(|(now, then)| now != then).collect();
         assert_eq!(differing, [false, false, true]);
+    }
+
+    #[test]
+    fn what_is_put_out_is_one_part() {
+        let part = whole("core.put_out", &Stance::Member { rank: 7 }, true);
+        assert_eq!(part.name, "core.put_out");
+        assert_eq!(part.text.as_deref(), Some("Member { 7 }"));
     }
 
     #[test]

@@ -2,13 +2,18 @@
 //! what a node says; a set that is not cleared or a mark that is not set shows in the state at once, and perhaps never in these runs'
 //! decisions. `sim states` compares them with the committed ones (`record`).
 //!
+//! So are their outputs, with all that is in them: decisions in words leave out what is no decision.
+//!
 //! A state is read from its `Debug` text (`digest`), so that the product needs no code for this. Names of fields do not count.
 
 mod digest;
 pub mod record;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Debug;
 
+use crate::dataset::mix;
 use crate::trace::TracePlace;
 
 /// One part of a core's state: a field of the core.
@@ -22,7 +27,18 @@ pub struct StatePart {
     pub text: Option<String>,
 }
 
-/// What one core holds at one moment.
+impl StatePart {
+    /// Adds what follows under the same name.
+    fn append(&mut self, next: Self) {
+        self.digest = mix(self.digest, next.digest);
+        if let (Some(text), Some(next)) = (&mut self.text, next.text) {
+            *text += "; ";
+            *text += &next;
+        }
+    }
+}
+
+/// What one core holds at one moment, or has put out since the moment before.
 #[derive(Clone, Debug)]
 pub struct StateLook {
     /// World time in nanoseconds.
@@ -50,11 +66,15 @@ pub enum KeptStates {
 pub(crate) struct StateLog {
     kept: KeptStates,
     looks: Vec<StateLook>,
+    /// Outputs since the last look, by host, slot and core.
+    outputs: BTreeMap<(u32, u32, &'static str), StatePart>,
+    /// World time of the last of them.
+    output_at: u64,
 }
 
 impl StateLog {
     pub(crate) const fn new(kept: KeptStates) -> Self {
-        Self { kept, looks: Vec::new() }
+        Self { kept, looks: Vec::new(), outputs: BTreeMap::new(), output_at: 0 }
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
@@ -69,7 +89,38 @@ impl StateLog {
         }
     }
 
+    /// Notes what a core puts out, under the name of the core; nothing if states are not wanted.
+    #[inline]
+    pub(crate) fn put_out(
+        &mut self,
+        at: u64,
+        place: TracePlace,
+        core: &'static str,
+        output: &dyn Debug,
+    ) {
+        if self.is_wanted() {
+            self.output_at = at;
+            let has_text = self.kept == KeptStates::Words;
+            let now = digest::whole(&format!("{core}.put_out"), output, has_text);
+            match self.outputs.entry((place.host, place.slot, core)) {
+                Entry::Vacant(first) => {
+                    first.insert(now);
+                }
+                Entry::Occupied(mut before) => before.get_mut().append(now),
+            }
+        }
+    }
+
+    /// Notes what was put out since the last look. Called as a look begins.
+    pub(crate) fn begin_look(&mut self, at: u64) {
+        for ((host, slot, _), part) in std::mem::take(&mut self.outputs) {
+            let place = TracePlace { host, slot };
+            self.looks.push(StateLook { at, place, parts: vec![part] });
+        }
+    }
+
     pub(crate) fn take(&mut self) -> Vec<StateLook> {
+        self.begin_look(self.output_at);
         std::mem::take(&mut self.looks)
     }
 }

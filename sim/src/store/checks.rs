@@ -12,7 +12,7 @@ use elastic_store::relay::core::RelayOutput;
 use super::client::StoreClient;
 use super::world::StoreWorld;
 use crate::decisions::store as words;
-use crate::trace::TraceKind;
+use crate::trace::{TraceKind, TracePlace};
 
 impl StoreWorld {
     /// The relay passes a request on: requests go in the order in which the client has asked, each once in a life of the store.
@@ -54,6 +54,7 @@ impl StoreWorld {
     /// Takes the store's outputs, and compares them with the model.
     pub(super) fn hear_store(&mut self) {
         while let Some((node, message)) = self.store.poll_output() {
+            self.put_out(TracePlace::DRIVER, "store", &(&node, &message));
             let Some(host) = self.agents.iter().position(|agent| agent.node == node) else {
                 return self.violated(format!("the store answers {node}, which is not known"));
             };
@@ -149,6 +150,7 @@ impl StoreWorld {
     pub(super) fn hear_relay(&mut self, host: usize) {
         while let Some(output) = self.agents[host].relay.poll_output() {
             self.decide(host, || words::relay(&output));
+            self.put_out(TracePlace::agent(host as u32), "relay", &output);
             match output {
                 RelayOutput::Write { client, bytes } => {
                     let Some(it) = self.agents[host].clients.get_mut(&client) else { continue };

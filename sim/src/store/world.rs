@@ -2,6 +2,7 @@
 //! their clients. Called by `sim::run`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
 
 use elastic_protocol::{
     GenerationId, HostName, Incarnation, NodeId, NodeName, Stamp, Term, Time, WorkerId,
@@ -168,9 +169,15 @@ impl StoreWorld {
         self.report()
     }
 
+    /// Notes what a core puts out, if states are recorded.
+    pub(super) fn put_out(&mut self, place: TracePlace, core: &'static str, output: &dyn Debug) {
+        self.trace.states.put_out(self.now, place, core, output);
+    }
+
     /// Notes what the store and the relays hold.
     fn look_at_nodes(&mut self) {
         let (at, states) = (self.now, &mut self.trace.states);
+        states.begin_look(at);
         states.note(at, TracePlace::DRIVER, "store", &self.store);
         for (host, agent) in self.agents.iter().enumerate() {
             states.note(at, TracePlace::agent(host as u32), "relay", &agent.relay);

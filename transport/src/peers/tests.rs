@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use elastic_protocol::{Deadlines, HostName, Incarnation, NodeId, NodeName, Time};
-use elastic_runtime::session::{Ack, Resume, SessionHello, SessionId, SessionWelcome};
+use elastic_runtime::session::{
+    Ack, Resume, SessionHello, SessionId, SessionLimits, SessionWelcome,
+};
 use elastic_runtime::transport::{Conversation, LinkEvent, LossReason, TransportEvent};
 use proptest::prelude::*;
 
@@ -456,4 +458,33 @@ fn a_write_takes_acknowledgements_along_and_asks_for_none_where_nothing_was_deli
     life.observe();
     life.core.handle_written(link);
     assert!(life.core.poll_output().is_none(), "nothing is to be acknowledged");
+}
+
+#[test]
+fn bulk_is_sent_on_once_an_acknowledgement_has_opened_its_window_again() {
+    let mut life = Life::new(false);
+    life.hello(1, false);
+    let link = life.core.link(&node(1)).expect("attached");
+    let bulk = Conversation::Bulk(0);
+    let frame = Bytes::from(vec![0; SessionLimits::DEFAULT.flight_bytes / 4]);
+    let mut sent = 0;
+    while life.core.send(&node(1), bulk, frame.clone()).is_ok() {
+        sent += 1;
+    }
+    let mut on_their_way = 0;
+    while let Ok(Some(_)) = life.core.poll_transmit(link, bulk) {
+        on_their_way += 1;
+    }
+    assert!(0 < on_their_way && on_their_way < sent, "{on_their_way} of {sent}");
+    let wakes = |life: &mut Life| {
+        let outputs = std::iter::from_fn(|| life.core.poll_output());
+        outputs.filter(|output| matches!(output, LinkOutput::Wake { .. })).count()
+    };
+    wakes(&mut life);
+    let ack = |frames| Ack { conversation: bulk, frames };
+    life.core.handle_ack(link, ack(on_their_way)).expect("they were on their way");
+    assert_eq!(wakes(&mut life), 1, "the shell is told to go on");
+    life.core.poll_transmit(link, bulk).expect("attached").expect("the next one");
+    life.core.handle_ack(link, ack(on_their_way + 1)).expect("it was on its way");
+    assert_eq!(wakes(&mut life), 0, "the window was open");
 }

@@ -293,6 +293,17 @@ fn a_host_whose_driver_is_silent_is_alone_although_the_session_is_kept() {
 }
 
 #[test]
+fn g_9_a_host_whose_session_is_replaced_waits_for_the_next_welcome_with_a_deadline() {
+    let mut core = AgentCore::new(T0, AgentSettings::new(host(), 2));
+    core.handle_link(T0, DriverLink::Up);
+    core.handle_driver(T0, welcome(1, 1));
+    assert_eq!(core.poll_timeout(), None, "it has a driver");
+    let later = T0 + Duration::from_secs(60);
+    core.handle_link(later, DriverLink::Up);
+    assert_eq!(core.poll_timeout(), Some(later + Deadlines::default().orphan));
+}
+
+#[test]
 fn g_12_a_death_is_told_before_the_process_has_ended() {
     let mut core = running();
     core.handle_dying(&worker(0, 1));

@@ -105,6 +105,7 @@ impl World {
             let Some(agent) = self.hosts[host as usize].agent.as_mut() else { return };
             let Some(output) = agent.core().and_then(AgentCore::poll_output) else { break };
             outputs += 1;
+            self.put_out(TracePlace::agent(host), "agent", &output);
             self.carry_out_agent(host, output);
         }
         let slots = self.options.slots;

@@ -16,6 +16,7 @@ impl World {
         while let Some(output) =
             self.driver.cores().and_then(|cores| cores.host_manager.poll_output())
         {
+            self.put_out(TracePlace::DRIVER, "host_manager", &output);
             match output {
                 HostManagerOutput::RunDiscovery { timeout } => {
                     self.discover(timeout.as_nanos() as u64);

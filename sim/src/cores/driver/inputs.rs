@@ -77,6 +77,7 @@ impl World {
     fn drain_registry(&mut self) {
         while let Some(verdict) = self.driver.cores().and_then(|cores| cores.registry.poll_output())
         {
+            self.put_out(TracePlace::DRIVER, "registry", &verdict);
             self.local(LocalMessage::Verdict(verdict));
         }
         let checked = self.driver.cores().map_or(Ok(()), |cores| cores.registry.check());

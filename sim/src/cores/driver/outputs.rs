@@ -24,6 +24,7 @@ impl World {
             if self.dies_midway() {
                 return;
             }
+            self.put_out(TracePlace::DRIVER, "driver", &output);
             self.carry_out(output);
         }
         self.store_batch();

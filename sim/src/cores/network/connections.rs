@@ -7,7 +7,7 @@ use rand::Rng;
 
 use super::super::{Happening, MS, World};
 use super::{LinkDirection, LinkOwner, LinkSide, Peers, SimulatedConnection, SimulatedLink, Wire};
-use crate::trace::TraceKind;
+use crate::trace::{TraceKind, TracePlace};
 
 /// How long an acknowledgement waits to be sent together with others.
 const ACK_DELAY_NS: u64 = 20 * MS;
@@ -90,6 +90,11 @@ impl World {
     /// Carries out what the sessions of the driver's life, or of a peer, ask of their connections.
     pub(super) fn serve(&mut self, index: u32, end: LinkSide) {
         while let Some(output) = self.peers(index, end).poll_output() {
+            let place = match end {
+                LinkSide::Driver => TracePlace::DRIVER,
+                LinkSide::Peer => self.links[index as usize].place,
+            };
+            self.put_out(place, "peers", &output);
             match output {
                 LinkOutput::Wake { link, conversation } => {
                     let Some((at, number)) = self.find(index, end, link) else { continue };

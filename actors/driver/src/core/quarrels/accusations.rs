@@ -72,3 +72,24 @@ impl Accusations {
         witness
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use elastic_protocol::{HostName, Incarnation};
+
+    use super::*;
+
+    fn worker(slot: u32) -> WorkerId {
+        WorkerId { host: HostName::new("a").expect("a literal"), slot, incarnation: Incarnation(1) }
+    }
+
+    #[test]
+    fn each_reporter_and_peer_counts_once() {
+        let mut accusations = Accusations::default();
+        assert_eq!(accusations.len(), 0);
+        for (reporter, peer) in [(1, 2), (1, 2), (2, 1), (1, 3)] {
+            accusations.note(&worker(reporter), &worker(peer), None, "no route");
+        }
+        assert_eq!(accusations.len(), 3, "bounds are on this number");
+    }
+}

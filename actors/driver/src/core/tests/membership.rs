@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::DataPlane;
-use elastic_protocol::messages::{WorkerCondition, WorkerToDriver};
+use elastic_protocol::messages::{Ballot, WorkerCondition, WorkerToDriver};
 use elastic_protocol::{CommitId, GenerationId, ResetCause, Step};
 
 use super::{Cluster, host};
@@ -97,6 +97,19 @@ fn h_5_a_host_removed_leaves_with_code_0_and_the_others_skip_the_sync() {
     assert_eq!(cluster.skipped_syncs, 1, "G-6: all hold one commit");
     assert!(matches!(&cluster.resets[..], [ResetCause::HostsChanged { removed, .. }]
         if removed.len() == 2));
+}
+
+#[test]
+fn h_21_nobody_waits_for_the_pause_of_a_member_whose_function_has_returned() {
+    let mut cluster = trained(&[("a", 1), ("b", 1), ("c", 1)], 1);
+    let returned = cluster.worker("b", 0);
+    // It does not answer: it has returned before the order came.
+    cluster.deaf.insert(returned.clone());
+    cluster.remove_host("c");
+    assert_eq!(cluster.active(), 3, "two have paused");
+    cluster.vote(&returned, Ballot::Success);
+    cluster.settle();
+    assert!(!cluster.left.is_empty(), "the interrupt goes on at once: {:?}", cluster.resets);
 }
 
 #[test]

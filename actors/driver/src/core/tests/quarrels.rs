@@ -76,6 +76,21 @@ fn nothing_is_formed_with_a_host_that_is_to_be_left_out_until_the_host_manager_h
 }
 
 #[test]
+fn a_host_that_is_to_be_left_out_is_awaited_however_the_other_hosts_change() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    cluster.host_manager_is_slow = true;
+    let cut_off = cluster.worker("c", 0);
+    cluster.unconnected.insert(cut_off);
+    cluster.break_between("c", "b");
+    let broken = cluster.stamp();
+    cluster.break_between("c", "b");
+    assert_eq!(cluster.failed_hosts, [host("c")]);
+    cluster.add_host("d", 2);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.stamp(), broken, "c is still listed");
+}
+
+#[test]
 fn g_10_a_host_that_is_left_out_after_the_elastic_timeout_does_not_end_the_job() {
     let mut cluster = with(&["a", "b", "c"], |config| {
         config.min_np = Some(2);

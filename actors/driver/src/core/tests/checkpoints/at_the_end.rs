@@ -2,15 +2,6 @@
 
 use super::*;
 
-/// Both members' training functions return at this step.
-fn end_training(cluster: &mut Cluster, step: u64) {
-    for worker in cluster.members() {
-        cluster.say_step(&worker, step);
-        cluster.vote(&worker, Ballot::Success);
-    }
-    cluster.settle();
-}
-
 #[test]
 fn c_1_the_commit_with_which_training_ends_is_saved_before_workers_are_told() {
     let mut cluster = of_steps();

@@ -7,13 +7,6 @@ fn stop(cluster: &mut Cluster) {
     cluster.settle();
 }
 
-fn say_all(cluster: &mut Cluster, step: u64) {
-    for worker in cluster.members() {
-        cluster.say_step(&worker, step);
-    }
-    cluster.settle();
-}
-
 fn outcome(cluster: &Cluster) -> Option<JobOutcome> {
     cluster.core.result_so_far().map(|result| result.outcome)
 }
@@ -93,6 +86,17 @@ fn a_stop_saves_nothing_where_no_commit_will_come_or_no_order_can_leave() {
     returned.settle();
     stop(&mut returned);
     assert_eq!(outcome(&returned), Some(JobOutcome::Stopped), "a has made its last commit");
+
+    let mut unstored = of_steps();
+    unstored.train(70);
+    say_all(&mut unstored, 70);
+    unstored.disk_hangs = true;
+    unstored.add_host("c", 1);
+    unstored.core.poll_batch().expect("the new host is to be stored");
+    unstored.core.handle_journal_failed(unstored.now, "no space is left", true);
+    stop(&mut unstored);
+    let why = status(&unstored).failed.unwrap_or_default();
+    assert!(why.contains("the journal cannot be written"), "{why}");
 
     let mut without = Cluster::new(|config| config.np = Some(2));
     without.add_host("a", 2);

@@ -67,6 +67,22 @@ fn report(cluster: &mut Cluster, worker: &WorkerId, report: CheckpointReport) {
     cluster.settle();
 }
 
+fn say_all(cluster: &mut Cluster, step: u64) {
+    for worker in cluster.members() {
+        cluster.say_step(&worker, step);
+    }
+    cluster.settle();
+}
+
+/// Both members' training functions return at this step.
+fn end_training(cluster: &mut Cluster, step: u64) {
+    for worker in cluster.members() {
+        cluster.say_step(&worker, step);
+        cluster.vote(&worker, Ballot::Success);
+    }
+    cluster.settle();
+}
+
 const PART: CheckpointReport = CheckpointReport::PartSaved { bytes: 1 };
 
 /// Saves a step with all members.
@@ -304,4 +320,21 @@ fn c_1_a_save_that_comes_due_before_a_change_is_undone_follows_it() {
     });
     assert!(cluster.resets.is_empty(), "called off");
     assert!(saving(&cluster).is_some());
+}
+
+#[test]
+fn the_bytes_of_a_save_are_shown_while_it_is_under_way_and_not_before_it() {
+    let period = Duration::from_secs(60);
+    let mut cluster = cluster(CheckpointEvery::Period(period), ResumeFrom::Auto);
+    let (first, stamp) = (cluster.members()[0].clone(), cluster.stamp());
+    let bytes = MovedBytes { work: BulkWork::SavesCheckpoint, done: 3, total: 10 };
+    let moved = |cluster: &Cluster| {
+        cluster.core.status(cluster.now, &|at| at.to_string()).moved.map(|moved| moved.done)
+    };
+    cluster.say(&first, WorkerToDriver::Moves { stamp, bytes });
+    assert_eq!((saving(&cluster), moved(&cluster)), (None, None));
+    cluster.pass(period);
+    assert!(saving(&cluster).is_some(), "it is due");
+    cluster.say(&first, WorkerToDriver::Moves { stamp, bytes });
+    assert_eq!(moved(&cluster), Some(3));
 }

@@ -68,7 +68,12 @@ impl Cluster {
         self.settle();
     }
 
-    pub(in crate::core::tests) fn join(&mut self, name: &HostName, slots: u32, live: Vec<LiveWorker>) -> NodeId {
+    pub(in crate::core::tests) fn join(
+        &mut self,
+        name: &HostName,
+        slots: u32,
+        live: Vec<LiveWorker>,
+    ) -> NodeId {
         let node = NodeId {
             name: NodeName::Agent(name.clone()),
             incarnation: Incarnation(self.next_agent),
@@ -79,7 +84,12 @@ impl Cluster {
         node
     }
 
-    pub(in crate::core::tests) fn rejoin(&mut self, node: &NodeId, slots: u32, live: Vec<LiveWorker>) {
+    pub(in crate::core::tests) fn rejoin(
+        &mut self,
+        node: &NodeId,
+        slots: u32,
+        live: Vec<LiveWorker>,
+    ) {
         self.join_job(node, slots, live, (None, None));
     }
 
@@ -185,7 +195,7 @@ impl Cluster {
     }
 
     /// Has an agent stop its processes and leave.
-    fn leave(&mut self, agent: &NodeId) {
+    pub(super) fn leave(&mut self, agent: &NodeId) {
         let of_agent = |worker: &&WorkerId| agent.name == NodeName::Agent(worker.host.clone());
         let live: Vec<WorkerId> = self.live().filter(of_agent).cloned().collect();
         for worker in live {

@@ -83,13 +83,18 @@ impl Cluster {
     }
 
     /// A worker passes on that `told_by` has reported another one as lost.
-    pub(in crate::core::tests) fn pass_on(&mut self, reporter: &WorkerId, told_by: &WorkerId, peer: &WorkerId) {
+    pub(in crate::core::tests) fn pass_on(
+        &mut self,
+        reporter: &WorkerId,
+        told_by: &WorkerId,
+        peer: &WorkerId,
+    ) {
         let (stamp, error) = (self.stamp(), "it was reported lost".to_owned());
         let (peer, told_by) = (Some(self.rank_of(peer)), Some(self.rank_of(told_by)));
         self.say(reporter, WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error });
     }
 
-    fn rank_of(&self, worker: &WorkerId) -> u32 {
+    pub(super) fn rank_of(&self, worker: &WorkerId) -> u32 {
         let rank = self.members().iter().position(|member| member == worker);
         u32::try_from(rank.expect("it is a member")).expect("a small world")
     }

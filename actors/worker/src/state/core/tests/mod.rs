@@ -351,6 +351,12 @@ fn g_11_leave_while_training_ends_the_generation_then_run() {
     assert_eq!(outputs(&mut core), [StateOutput::Training(TrainingCommand::Exit(exit))]);
 }
 
+fn loss(value: f64) -> ReportedValues {
+    let mut reported = ReportedValues::default();
+    reported.set("loss", value).expect("allowed");
+    reported
+}
+
 #[test]
 fn h_21_a_finished_worker_stays_and_takes_part_again() {
     let mut core = running(1);

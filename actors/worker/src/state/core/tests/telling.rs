@@ -2,12 +2,6 @@
 
 use super::*;
 
-fn loss(value: f64) -> ReportedValues {
-    let mut reported = ReportedValues::default();
-    reported.set("loss", value).expect("allowed");
-    reported
-}
-
 #[test]
 fn reported_values_are_told_with_the_progress_and_the_last_ones_count() {
     let mut core = running(1);

@@ -79,6 +79,20 @@ fn what_a_former_driver_was_promised_is_not_told_to_the_next() {
 }
 
 #[test]
+fn what_a_driver_was_promised_it_is_told_again_in_its_next_session() {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
+    core.handle_pause_read(NOW, 4);
+    core.handle_link(NOW, &lost());
+    core.handle_link(NOW, &LinkEvent::Up);
+    outputs(&mut core);
+    core.handle_driver(NOW, welcome());
+    let paused = WorkerToDriver::Paused { stamp: stamp(1), boundary: 4 };
+    let told = outputs(&mut core);
+    assert!(told.contains(&StateOutput::ToDriver(paused)), "{told:?}");
+}
+
+#[test]
 fn a_worker_without_a_driver_ends_at_its_limit_where_there_is_one() {
     let mut core = running(1);
     let limit = Deadlines::default().orphan;
