@@ -59,6 +59,8 @@ pub(crate) struct Scenario {
     pub(crate) deaths_are_refused: bool,
     /// Whether the framework of scripts by restart counts the collectives that they enter.
     pub(crate) scripts_are_recorded: bool,
+    /// Whether programs warn, note, report and tell what they move, and leave reasons behind when they fail.
+    pub(crate) programs_talk: bool,
     /// Longest time that the system takes to clear the memory of a dead process, in nanoseconds: until then it has no exit
     /// status, and its connections stand. 0: no worker holds a robust lock, and all shows at once.
     pub(crate) clearing_ns: u64,
@@ -242,6 +244,7 @@ impl Scenario {
                 && stream(options.seed, "refusals", 0).random_bool(0.7),
             scripts_are_recorded: options.draws >= 12
                 && stream(options.seed, "recorder", 0).random_bool(0.5),
+            programs_talk: options.draws >= 17 && stream(options.seed, "talk", 0).random_bool(0.5),
             clearing_ns: draw_clearing(options),
             stubborn: random.random_bool(0.1),
             sync_ns: (20_000.0 * 1_000_f64.powf(durable.random_range(0.0..1.0))) as u64,

@@ -66,7 +66,7 @@ impl World {
             .and_then(|()| self.check_displaced())
             .and_then(|()| self.check_early_timers());
         self.demand(checked);
-        if !self.is_whole() {
+        if !self.is_whole() || self.has_unnoticed_death() {
             self.calm = Calm { whole_since: self.now, ..Calm::default() };
             self.forget_empty_slots();
             return;
@@ -84,6 +84,14 @@ impl World {
         let checked = self.check_checkpoints_in_time();
         self.demand(checked);
         self.note_stability();
+    }
+
+    /// Whether a member has died and its generation still runs: all others wait for the driver to notice it, which has a bound
+    /// of its own (`check_noticed`).
+    fn has_unnoticed_death(&self) -> bool {
+        let members = self.driver.members.iter();
+        let mut members = members.filter_map(|process| self.processes.get(*process as usize));
+        self.driver.phase == ObservedPhase::Run && members.any(SimulatedProcess::has_died)
     }
 
     /// Whether driver, disk, discovery and hosts are free of faults, and no process stands still.

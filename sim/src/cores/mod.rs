@@ -32,6 +32,7 @@ mod seats;
 mod state;
 mod stops;
 mod stragglers;
+mod talk;
 mod truth;
 mod welcomes;
 mod wire;

@@ -7,7 +7,20 @@ pub(crate) mod store;
 pub(crate) mod thread;
 pub(crate) mod words;
 
+use std::borrow::Cow;
+
 use crate::trace::TracePlace;
+
+/// The driver's release as it stands in texts.
+const RELEASE: &str = concat!("elastic-node ", env!("CARGO_PKG_VERSION"));
+
+/// A text without the driver's release: the next one decides the same.
+pub(crate) fn without_release(text: &str) -> Cow<'_, str> {
+    match text.contains(RELEASE) {
+        true => Cow::Owned(text.replace(RELEASE, "elastic-node of this release")),
+        false => Cow::Borrowed(text),
+    }
+}
 
 /// Whether, and which decisions of a run are kept, in order.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +44,7 @@ impl DecisionLog {
                 at / 1_000_000_000,
                 at / 1_000 % 1_000_000,
                 place.label(),
-                words().replace('\n', " ")
+                without_release(&words()).replace('\n', " ")
             ));
         }
     }

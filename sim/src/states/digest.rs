@@ -1,14 +1,14 @@
 //! Digests of a core's fields, from the `Debug` text of the core. Called by `StateLog`.
 
-use std::fmt::{self, Debug, Write};
+use std::fmt::Debug;
 
 use super::StatePart;
+use crate::decisions::without_release;
 
 /// Digests of the core's fields, with their values if `has_text`.
 pub(super) fn parts(core: &str, state: &dyn Debug, has_text: bool) -> Vec<StatePart> {
     let mut reader = DebugReader::new(core, has_text);
-    // Only `DebugReader::write_str` could fail, and never does.
-    let _infallible = write!(reader, "{state:?}");
+    reader.read_all(state);
     reader.end()
 }
 
@@ -16,7 +16,7 @@ pub(super) fn parts(core: &str, state: &dyn Debug, has_text: bool) -> Vec<StateP
 pub(super) fn whole(name: &str, of: &dyn Debug, has_text: bool) -> StatePart {
     let mut reader = DebugReader::new(name, has_text);
     reader.is_split = false;
-    let _infallible = write!(reader, "{of:?}");
+    reader.read_all(of);
     reader.keep_word();
     reader.end_part(String::new());
     reader.parts.remove(0)
@@ -26,7 +26,7 @@ pub(super) fn whole(name: &str, of: &dyn Debug, has_text: bool) -> StatePart {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
-/// Reads `Debug` text as it is written. Splits it at the outermost struct's fields, and leaves out names of fields: a renamed field
+/// Reads a `Debug` text. Splits it at the outermost struct's fields, and leaves out names of fields: a renamed field
 /// is no other state.
 struct DebugReader<'a> {
     core: &'a str,
@@ -62,6 +62,11 @@ impl<'a> DebugReader<'a> {
             word: Vec::new(),
             has_colon: false,
         }
+    }
+
+    fn read_all(&mut self, of: &dyn Debug) {
+        let text = format!("{of:?}");
+        without_release(&text).bytes().for_each(|byte| self.read(byte));
     }
 
     fn end_part(&mut self, next: String) {
@@ -136,13 +141,6 @@ impl<'a> DebugReader<'a> {
             self.parts.remove(0);
         }
         self.parts
-    }
-}
-
-impl Write for DebugReader<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.bytes().for_each(|byte| self.read(byte));
-        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ mod shell;
 use std::collections::BTreeMap;
 
 use elastic_agent::ProcessEvent;
-use elastic_agent::core::{AgentCore, AgentSettings, LastWords, SpawnOrder, StartFailure};
+use elastic_agent::core::{AgentCore, AgentSettings, SpawnOrder, StartFailure};
 use elastic_protocol::{ExitStatus, HostName};
 
 use self::lanes::HostLane;
@@ -378,9 +378,7 @@ impl World {
         }
         let entry = &self.processes[process as usize];
         let worker = entry.id.clone();
-        let has_failed = entry.end.is_some_and(|status| !status.is_success());
-        let tail = if has_failed { "simulated end".to_owned() } else { String::new() };
-        let said = LastWords { tail, ..LastWords::default() };
+        let said = self.last_words(process);
         if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
             return node.process_event(ProcessEvent::LastWords { worker, said });
         }

@@ -33,7 +33,7 @@ pub(super) struct PartSave {
     ranks: u32,
     model: Option<TrainedModel>,
     /// Whether the writer is at it.
-    is_busy: bool,
+    pub(super) is_busy: bool,
 }
 
 impl World {

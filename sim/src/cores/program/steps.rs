@@ -205,6 +205,7 @@ impl World {
             self.oracle.committed(*job, generation, model.step, undamaged, model.samples, worker);
         self.demand(checked);
         self.digest_commit(process);
+        self.warn_after(process, model.step);
         if tells {
             self.tell(process, ThreadTell::Progress);
         }

@@ -150,7 +150,7 @@ impl World {
         let steps = self.step_times_of(process);
         let links = self.link_paces_of(process, steps);
         let saved = self.processes[process as usize].program.saved.as_ref();
-        TrainingProgress {
+        let progress = TrainingProgress {
             step: Step(saved.map_or(0, |saved| saved.model.step)),
             note: String::new(),
             reported: ReportedValues::default(),
@@ -159,7 +159,8 @@ impl World {
             links,
             digests,
             moved: None,
-        }
+        };
+        self.talk(process, progress)
     }
 
     /// Delivers the training thread's message to the actor's mailbox.
