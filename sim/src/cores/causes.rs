@@ -276,7 +276,8 @@ impl World {
         let deadlines = &self.scenario.driver.deadlines;
         let orphan = deadlines.orphan_training.unwrap_or(deadlines.orphan).min(deadlines.orphan);
         let alone = orphan.saturating_sub(deadlines.lost * 3).as_nanos() as u64 / 100 * 97;
-        let may_be_orphaned = lost_at.is_some_and(|at| at + alone <= self.now);
+        let heard_at = self.links[link as usize].heard_at();
+        let may_be_orphaned = lost_at.is_some_and(|at| at.min(heard_at) + alone <= self.now);
         let is_signalled = entry.stopping.terminated_at.or(entry.stopping.killed_at).is_some();
         let is_excused = self.lives > 1 || may_be_orphaned || is_signalled;
         if expected && !is_told && !is_excused && !is_over && !status.is_success() {

@@ -268,6 +268,11 @@ impl SimulatedLink {
         &self.peers
     }
 
+    /// World time at which the driver last heard this node, as far as its sessions have looked.
+    pub(super) const fn heard_at(&self) -> u64 {
+        self.heard_at_look
+    }
+
     /// Whether a connection carries the session, as far as the peer knows.
     pub(super) fn is_in_touch(&self) -> bool {
         self.driver.as_ref().is_some_and(|driver| self.peers.link(driver).is_some())

@@ -47,14 +47,15 @@ impl StateCore {
                 }
             }
             DriverToWorker::SaveCheckpoint(order) => {
-                if order.stamp == self.stamp && self.left_after_end == Some(order.stamp) {
+                if self.has_left_after_end(order.stamp) {
                     self.refuse_save(&order);
                 } else if self.is_current(order.stamp) {
                     self.save_checkpoint(order);
                 }
             }
             DriverToWorker::SealCheckpoint { stamp, step, keep } => {
-                if self.is_current(stamp) {
+                // The parts of a save that was under way as training ended may be safe only now.
+                if self.has_left_after_end(stamp) || self.is_current(stamp) {
                     self.seal_checkpoint(stamp, step, keep);
                 }
             }
@@ -110,6 +111,11 @@ impl StateCore {
             return false;
         }
         self.is_active()
+    }
+
+    /// Whether the last generation is this one, and was interrupted after the end of training.
+    fn has_left_after_end(&self, stamp: Stamp) -> bool {
+        stamp == self.stamp && self.left_after_end == Some(stamp)
     }
 
     fn assigned(&mut self, formation: Formation) {

@@ -58,6 +58,21 @@ fn g_9_an_order_to_save_that_comes_after_the_interrupt_of_an_ended_training_is_a
 }
 
 #[test]
+fn g_9_a_save_that_was_under_way_as_training_ended_is_made_whole_after_an_interrupt() {
+    let mut core = running(1);
+    core.handle_driver(NOW, save_order(8));
+    return_with(&mut core, commit(1, 9));
+    core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(1), boundary: 9 });
+    outputs(&mut core);
+    let seal = |step| DriverToWorker::SealCheckpoint { stamp: stamp(1), step: Step(step), keep: 2 };
+    core.handle_driver(NOW, seal(8));
+    let command = CheckpointCommand::Seal { stamp: stamp(1), step: Step(8), keep: 2 };
+    assert_eq!(outputs(&mut core), [StateOutput::Checkpoint(command)]);
+    core.handle_driver(NOW, seal(7));
+    assert_eq!(outputs(&mut core), [], "of that step it has no part");
+}
+
+#[test]
 fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
     let mut core = running(1);
     core.handle_driver(NOW, save_order(20));
