@@ -89,9 +89,10 @@ impl World {
     /// Whether a member has died and its generation still runs: all others wait for the driver to notice it, which has a bound
     /// of its own (`check_noticed`).
     fn has_unnoticed_death(&self) -> bool {
-        let members = self.driver.members.iter();
-        let mut members = members.filter_map(|process| self.processes.get(*process as usize));
-        self.driver.phase == ObservedPhase::Run && members.any(SimulatedProcess::has_died)
+        let (job, stamp) = (self.driver.job, self.driver.stamp);
+        let mut members = self.processes.iter().filter(|it| (it.job, it.program.stamp) == (job, stamp));
+        let has_failed = |it: &SimulatedProcess| it.end.is_some_and(|status| !status.is_success());
+        self.driver.phase == ObservedPhase::Run && members.any(has_failed)
     }
 
     /// Whether driver, disk, discovery and hosts are free of faults, and no process stands still.

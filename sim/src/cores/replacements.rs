@@ -63,10 +63,9 @@ impl World {
 
     fn turn_replacement_watch(&mut self) {
         if self.replacements.life != self.driver.life {
-            // A driver goes on with the rests that its predecessor had begun, and forgets those that were over.
+            // A driver goes on with the rests that its predecessor had begun, and with one whose end was not stored.
             let former = std::mem::take(&mut self.replacements.rests).into_iter();
-            let goes_on = former.filter(|(_, (_, since))| since.is_some());
-            let rests = goes_on.map(|(slot, _)| (slot, (1, None))).collect();
+            let rests = former.map(|(slot, _)| (slot, (1, None))).collect();
             self.replacements = ReplacementWatch { life: self.driver.life, rests, made: 0 };
         }
     }

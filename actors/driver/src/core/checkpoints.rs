@@ -191,8 +191,18 @@ impl DriverCore {
 
     /// A generation trains: saves begin.
     pub(crate) fn begin_checkpoints(&mut self, now: Time) {
-        self.checkpoints.load = None;
+        let found = self.checkpoints.load.take().and_then(|load| load.found);
+        if let Some(step) = found.filter(|step| self.checkpoints.last_step() < Some(*step)) {
+            // A former driver has ended before it could record this save, or another job has made it.
+            self.keep_checkpoint(CheckpointImage { generation: self.round.generation(), step });
+        }
         self.go_on_saving(now);
+    }
+
+    /// Remembers the last checkpoint that is whole, also for the next driver.
+    fn keep_checkpoint(&mut self, checkpoint: CheckpointImage) {
+        self.checkpoints.last = Some(checkpoint);
+        self.record(&JournalRecord::CheckpointSaved { checkpoint });
     }
 
     /// A generation trains, or trains on: the save that is due next has its timer, which may have passed while training was about to
@@ -406,13 +416,11 @@ impl DriverCore {
                 let ms = now.ms_since(save.began);
                 self.checkpoints.save = None;
                 self.checkpoints.trouble = None;
-                let checkpoint = CheckpointImage { generation: stamp.generation, step };
-                self.checkpoints.last = Some(checkpoint);
+                self.keep_checkpoint(CheckpointImage { generation: stamp.generation, step });
                 self.checkpoints.last_at = Some(now);
                 let is_soon = self.stopping.is_some() || self.checkpoints.is_hurried;
                 let least = if is_soon { self.checkpoints.lead_soon() } else { LEAD_STEPS };
                 self.checkpoints.lead = (self.checkpoints.lead / 2).max(least);
-                self.record(&JournalRecord::CheckpointSaved { checkpoint });
                 self.event(EventKind::CheckpointSaved { step: step.0, bytes, ms });
                 if let Some(trouble) = troubles.first() {
                     let message = format!("the checkpoint of step {step} is saved; but {trouble}");
@@ -515,6 +523,9 @@ impl DriverCore {
         if let Some(step) = step {
             self.state.reached(step);
         }
+        if let Some(load) = &mut self.checkpoints.load {
+            load.found = step;
+        }
         self.event(EventKind::CheckpointLoaded { step: step.map(|step| step.0), notes });
         if let Some(saved) = missing {
             self.handle_missing_checkpoint(now, saved, step);
@@ -526,7 +537,7 @@ impl DriverCore {
     fn handle_missing_checkpoint(&mut self, now: Time, saved: Step, found: Option<Step>) {
         let Some(settings) = &self.config.checkpoint else { return };
         let what = format!(
-            "the checkpoint of step {saved}, which this job has saved, is not in {}",
+            "the checkpoint of step {saved}, which this job has saved or loaded, is not in {}",
             settings.directory
         );
         self.lose_further_steps(now, saved.0.saturating_sub(found.unwrap_or_default().0));

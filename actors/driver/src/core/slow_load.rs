@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use elastic_protocol::messages::MovedBytes;
-use elastic_protocol::{Stamp, Time};
+use elastic_protocol::{Stamp, Step, Time};
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
@@ -28,6 +28,9 @@ pub(crate) struct CheckpointLoad {
     is_slow: bool,
     /// Whether a sync before has passed its deadline so.
     has_expired: bool,
+    /// The step of the checkpoint that the root has loaded.
+    #[serde(default)]
+    pub(super) found: Option<Step>,
 }
 
 impl DriverCore {
@@ -39,7 +42,7 @@ impl DriverCore {
         let slow_at = now + LOAD_SLOW;
         self.agenda.set(slow_at, Timer::Checkpoint);
         self.checkpoints.load =
-            Some(CheckpointLoad { stamp, done: 0, slow_at, is_slow, has_expired });
+            Some(CheckpointLoad { stamp, done: 0, slow_at, is_slow, has_expired, found: None });
     }
 
     /// A load may have become slow.

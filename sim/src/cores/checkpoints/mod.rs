@@ -20,7 +20,7 @@ use super::state::ThreadTell;
 use super::{Happening, World};
 
 /// The words by which a driver tells that a checkpoint is not in its folder.
-pub(super) const GONE_CHECKPOINT: &str = ", which this job has saved, is not in ";
+pub(super) const GONE_CHECKPOINT: &str = ", which this job has saved or loaded, is not in ";
 
 /// A save at one worker.
 #[derive(Clone, Copy, Debug)]

@@ -132,7 +132,7 @@ fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence
     let failed = found_after_a_total_loss(OnTotalLoss::Fail, None);
     let result = failed.core.result_so_far().expect("the job has ended");
     assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
-    let missing = "the checkpoint of step 100, which this job has saved, is not in shared";
+    let missing = "the checkpoint of step 100, which this job has saved or loaded, is not in shared";
     assert_eq!(result.reason, missing);
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("mounted")));
     // One that may begin again, or finds an earlier checkpoint, says so and counts what is lost.
@@ -216,6 +216,33 @@ fn what_the_job_begins_from_is_a_choice_for_its_beginning_only() {
         let source = cluster.source.clone().expect("nobody holds a commit");
         assert_eq!((source.exactly, source.begins_anew), (None, false), "its own is newer");
     }
+}
+
+#[test]
+fn c_1_a_checkpoint_that_was_found_and_is_gone_later_is_missed_by_a_driver_that_did_not_save_it() {
+    let mut cluster = without_hosts_that(
+        OnTotalLoss::Restart,
+        CheckpointEvery::Steps(1_000_000),
+        ResumeFrom::Auto,
+    );
+    cluster.storage_hangs = true;
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    let begin = |cluster: &mut Cluster, step: Option<Step>| {
+        cluster.pass(Duration::from_secs(1));
+        resume(cluster, step);
+        all_have_loaded(cluster, 1);
+        for worker in cluster.members() {
+            cluster.vote(&worker, Ballot::Synced);
+        }
+        cluster.settle();
+    };
+    begin(&mut cluster, Some(Step(58)));
+    assert_eq!(status(&cluster).last_step, Some(58));
+    kill_all(&mut cluster);
+    begin(&mut cluster, None);
+    let told = warnings(&cluster);
+    assert!(cluster.warnings.iter().chain(&told).any(|it| it.contains("checkpoint of step 58")), "{told:?}");
 }
 
 #[test]
