@@ -86,13 +86,18 @@ impl World {
         self.note_stability();
     }
 
-    /// Whether a member has died and its generation still runs: all others wait for the driver to notice it, which has a bound
-    /// of its own (`check_noticed`).
+    /// Whether a worker has died and the driver does not know: others wait for it, and nobody gets its slot, until the driver notices,
+    /// which has a bound of its own (`check_noticed`).
     fn has_unnoticed_death(&self) -> bool {
-        let (job, stamp) = (self.driver.job, self.driver.stamp);
-        let mut members = self.processes.iter().filter(|it| (it.job, it.program.stamp) == (job, stamp));
-        let has_failed = |it: &SimulatedProcess| it.end.is_some_and(|status| !status.is_success());
-        self.driver.phase == ObservedPhase::Run && members.any(has_failed)
+        let is_unnoticed = |it: &SimulatedProcess| {
+            let has_failed = it.end.is_some_and(|status| !status.is_success());
+            let link = self.links.get(it.link as usize);
+            let is_kept =
+                link.is_some_and(|link| link.life == self.driver.life && link.lost_at.is_none());
+            has_failed && is_kept && !self.driver.explained.contains(&it.id.incarnation)
+        };
+        let is_open = matches!(self.driver.phase, ObservedPhase::Run | ObservedPhase::Gather);
+        is_open && self.processes.iter().any(|it| it.job == self.driver.job && is_unnoticed(it))
     }
 
     /// Whether driver, disk, discovery and hosts are free of faults, and no process stands still.

@@ -199,6 +199,8 @@ impl World {
         if is_refused {
             self.driver.refused_batch_at = Some(self.now);
             self.driver.refused_since.get_or_insert(self.now);
+        } else {
+            self.note_save_stored();
         }
         self.drain_driver();
         if !is_refused {

@@ -196,6 +196,9 @@ pub(super) struct DriverLife {
     pub(super) last_reset: Option<GenerationId>,
     /// The step of a checkpoint that is gone, until this life has told so.
     pub(in crate::cores) gone_checkpoint: Option<u64>,
+    /// The step that is said to be saved, and the number of batches given before that, until the journal has stored it: the next
+    /// driver does not know of it otherwise.
+    pub(in crate::cores) saved_unstored: Option<(u64, u64)>,
     /// Workers whose death has ended a generation under this driver.
     deaths: BTreeSet<Incarnation>,
     /// Whom the driver must part from others.
@@ -325,6 +328,7 @@ impl DriverLife {
             resets: 0,
             last_reset: None,
             gone_checkpoint: None,
+            saved_unstored: None,
             deaths: BTreeSet::new(),
             parting: PartingDue::default(),
             explained: BTreeSet::new(),
