@@ -400,7 +400,8 @@ impl World {
         // By restart nobody but the agent sees a death, and a starved one is waited for.
         let is_unseen = !self.options.job.is_in_process()
             && agent.is_none_or(|agent| {
-                agent.waits_for_its_machine() || self.now < agent.continued_at + CATCH_UP_NS
+                let seen_from = agent.continued_at.max(agent.starved_until);
+                agent.waits_for_its_machine() || self.now < seen_from + CATCH_UP_NS
             });
         let is_excused = is_unseen
             || !self.driver_acts_since(NOTICE_NS)

@@ -96,6 +96,8 @@ pub(super) struct AgentLife {
     pub(super) stopped: u32,
     /// Those of them under which it waits for its machine.
     pub(super) starved: u32,
+    /// World time until which it last waited for its machine before it was stopped besides; 0 if it never was.
+    pub(super) starved_until: u64,
     /// World time at which it ran again after it was stopped or starved; 0 if it never was.
     pub(super) continued_at: u64,
     pub(super) frozen: Vec<Happening>,
@@ -165,7 +167,10 @@ impl AgentLife {
     }
 
     /// Delivers one more SIGSTOP.
-    pub(super) fn stop(&mut self) {
+    pub(super) fn stop(&mut self, now: u64) {
+        if self.waits_for_its_machine() {
+            self.starved_until = now;
+        }
         self.stopped += 1;
         if let AgentSeat::Actor(node) = &self.seat {
             node.set_stopped(true);
@@ -264,6 +269,7 @@ impl World {
             clock,
             stopped: 0,
             starved: 0,
+            starved_until: 0,
             continued_at: 0,
             frozen: Vec::new(),
             armed: u64::MAX,

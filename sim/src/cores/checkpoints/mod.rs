@@ -171,20 +171,17 @@ impl World {
     /// Checks what the driver says of checkpoints.
     pub(super) fn check_checkpoint_told(&mut self, step: u64) {
         self.storage.note_settled(self.now);
-        match self.hub {
-            // What actors store is not looked into.
-            Some(_) => self.storage.note_told(self.driver.job, step),
-            None => self.driver.saved_unstored = Some((step, self.batches)),
-        }
+        self.driver.saved_unstored = Some((step, self.batches));
         if !self.storage.is_sealed(self.driver.job, step) {
             self.fail_safety(format!("C-1: step {step} is said to be saved, and is not"));
         }
     }
 
-    /// The journal has stored the last batch that was given: the next driver knows of a save that was told before it.
-    pub(super) fn note_save_stored(&mut self) {
+    /// The journal has stored so many of the batches that were given: the next driver knows of a save that was told before the last
+    /// of them.
+    pub(super) fn note_save_stored(&mut self, stored: u64) {
         if let Some((step, given)) = self.driver.saved_unstored
-            && self.batches > given
+            && stored > given
         {
             self.driver.saved_unstored = None;
             self.storage.note_told(self.driver.job, step);

@@ -77,16 +77,16 @@ impl World {
                 None
             }
             SimulatedFault::StopAgent { host, for_us } => {
-                let agent = self.hosts[host as usize].agent.as_mut()?;
-                agent.stop();
+                let (now, agent) = (self.now, self.hosts[host as usize].agent.as_mut()?);
+                agent.stop(now);
                 let link = agent.link;
                 self.stopped_by.push((index, agent.life));
                 self.reopen(link);
                 Some(for_us)
             }
             SimulatedFault::StarveAgent { host, for_us } => {
-                let agent = self.hosts[host as usize].agent.as_mut()?;
-                agent.stop();
+                let (now, agent) = (self.now, self.hosts[host as usize].agent.as_mut()?);
+                agent.stop(now);
                 agent.starved += 1;
                 let link = agent.link;
                 self.stopped_by.push((index, agent.life));
