@@ -99,7 +99,8 @@ fn l_1_a_folder_of_checkpoints_that_is_not_there_ends_a_job_that_may_lose_nothin
     let stderr = job.stderr();
     let last = steps_of(&job, "checkpoint_saved").pop().expect("it has saved");
     assert!(last >= saved, "{last}");
-    let reason = format!("the checkpoint of step {last}, which this job has saved or loaded, is not in");
+    let reason =
+        format!("the checkpoint of step {last}, which this job has saved or loaded, is not in");
     assert!(stderr.contains(&reason) && stderr.contains("mounted"), "{stderr}");
 }
 

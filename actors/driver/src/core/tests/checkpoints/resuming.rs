@@ -132,7 +132,8 @@ fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence
     let failed = found_after_a_total_loss(OnTotalLoss::Fail, None);
     let result = failed.core.result_so_far().expect("the job has ended");
     assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
-    let missing = "the checkpoint of step 100, which this job has saved or loaded, is not in shared";
+    let missing =
+        "the checkpoint of step 100, which this job has saved or loaded, is not in shared";
     assert_eq!(result.reason, missing);
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("mounted")));
     // One that may begin again, or finds an earlier checkpoint, says so and counts what is lost.
@@ -242,7 +243,10 @@ fn c_1_a_checkpoint_that_was_found_and_is_gone_later_is_missed_by_a_driver_that_
     kill_all(&mut cluster);
     begin(&mut cluster, None);
     let told = warnings(&cluster);
-    assert!(cluster.warnings.iter().chain(&told).any(|it| it.contains("checkpoint of step 58")), "{told:?}");
+    assert!(
+        cluster.warnings.iter().chain(&told).any(|it| it.contains("checkpoint of step 58")),
+        "{told:?}"
+    );
 }
 
 #[test]
