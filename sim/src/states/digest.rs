@@ -151,12 +151,14 @@ mod tests {
 
     use super::*;
 
+    #[expect(dead_code, reason = "read by `Debug`")]
     #[derive(Debug, Default)]
     struct Inner {
         count: u32,
         name: String,
     }
 
+    #[expect(dead_code, reason = "read by `Debug`")]
     #[derive(Debug, Default)]
     struct Core {
         inner: Inner,
@@ -164,6 +166,7 @@ mod tests {
         stance: Option<Stance>,
     }
 
+    #[expect(dead_code, reason = "read by `Debug`")]
     #[derive(Debug)]
     enum Stance {
         Member { rank: u32 },
