@@ -271,9 +271,9 @@ impl World {
             JobOutcome::Failed if result.reason.contains(GONE_CHECKPOINT) => {
                 let may_begin_again =
                     self.scenario.driver.on_total_loss == Some(OnTotalLoss::Restart);
-                match self.driver.gone_checkpoint.filter(|_| !may_begin_again) {
-                    Some(_) => Ok(()),
-                    None => {
+                match self.driver.may_miss_checkpoint && !may_begin_again {
+                    true => Ok(()),
+                    false => {
                         Err(format!("C-1: the job failed, and need not have: {}", result.reason))
                     }
                 }

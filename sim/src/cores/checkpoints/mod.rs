@@ -214,10 +214,10 @@ impl World {
             }
             return;
         }
-        if let Some(step) = self.storage.empty(job)
-            && self.driver.job == job
-        {
-            self.driver.gone_checkpoint = Some(step);
+        let (told, newest) = self.storage.empty(job);
+        if self.driver.job == job {
+            self.driver.gone_checkpoint = told.or(self.driver.gone_checkpoint);
+            self.driver.may_miss_checkpoint |= newest.is_some();
         }
         let found = match self.storage.resume(job) {
             Ok(found) => found,

@@ -256,11 +256,12 @@ impl SharedStorage {
     }
 
     /// Empties a job's folder, in a quarter of the calls: its disk was not mounted when the job's processes began. Gives the step
-    /// that was said to be saved last.
-    pub(super) fn empty(&mut self, job: JobNumber) -> Option<u64> {
+    /// that was said to be saved last, and the last one that was there.
+    pub(super) fn empty(&mut self, job: JobNumber) -> (Option<u64>, Option<u64>) {
         if !self.is_emptied || !self.emptying.random_bool(0.25) {
-            return None;
+            return (None, None);
         }
+        let newest = self.newest(job);
         let of_job = |path: &PathBuf| path.starts_with(directory(job));
         for path in self.files.files().into_iter().filter(of_job) {
             self.files.remove_file(&path).expect("it is there");
@@ -270,7 +271,7 @@ impl SharedStorage {
         self.withdraw(job, |_| true);
         self.offered.retain(|(of, _), _| *of != job);
         self.sealed.remove(&job);
-        self.told.remove(&job)
+        (self.told.remove(&job), newest)
     }
 
     /// Checks that a checkpoint's bytes are a commit that was to be made whole, and not a mixture of several.

@@ -192,6 +192,7 @@ impl World {
             }
             EventKind::GenerationRunning { .. } => {
                 self.check_gone_is_told();
+                self.driver.trained_from = self.now;
                 self.driver.enter_phase(self.now, ObservedPhase::Run);
                 self.driver.reset_since = None;
                 let generation = self.driver.stamp.generation.0;

@@ -196,6 +196,8 @@ pub(super) struct DriverLife {
     pub(super) last_reset: Option<GenerationId>,
     /// The step of a checkpoint that is gone, until this life has told so.
     pub(in crate::cores) gone_checkpoint: Option<u64>,
+    /// Whether a checkpoint was there, of which this life may know, and is gone.
+    pub(in crate::cores) may_miss_checkpoint: bool,
     /// The step that is said to be saved, and the number of batches given before that, until the journal has stored it: the next
     /// driver does not know of it otherwise.
     pub(in crate::cores) saved_unstored: Option<(u64, u64)>,
@@ -208,6 +210,8 @@ pub(super) struct DriverLife {
     pub(super) phase: ObservedPhase,
     /// World time at which the phase began.
     pub(super) phase_since: u64,
+    /// World time at which a generation last began to train under this life.
+    pub(super) trained_from: u64,
     /// World time at which the pending reset was decided.
     pub(super) reset_since: Option<u64>,
     pub(super) stamp: Stamp,
@@ -328,12 +332,14 @@ impl DriverLife {
             resets: 0,
             last_reset: None,
             gone_checkpoint: None,
+            may_miss_checkpoint: false,
             saved_unstored: None,
             deaths: BTreeSet::new(),
             parting: PartingDue::default(),
             explained: BTreeSet::new(),
             phase,
             phase_since: at,
+            trained_from: 0,
             reset_since: Some(at),
             stamp,
             members: Vec::new(),

@@ -7,7 +7,7 @@ use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{HostName, Incarnation, NodeId, Stamp, WorkerId};
 
 use super::super::network::{LinkDirection, LinkFrame, LinkOwner};
-use super::super::{Happening, NONE, World};
+use super::super::{Happening, MS, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
@@ -15,6 +15,9 @@ use crate::trace::{TraceKind, TracePlace};
 /// seats all hosts anew: with more slots it is made after every so many inputs, so that its cost for each input stays the
 /// same. A part that is broken stays broken until it is looked at.
 const SLOTS_CHECKED_EACH_TIME: usize = 4;
+
+/// Longest time that a member's word of its first commit takes to the driver.
+const UNHEARD_NS: u64 = 1_000 * MS;
 
 impl World {
     pub(in crate::cores) fn drain_driver(&mut self) {
@@ -283,6 +286,11 @@ impl World {
             return Ok(());
         }
         let is_saved = self.storage.newest(self.driver.job).is_some();
+        // Members that are gone so soon may have told of no commit.
+        let ended_at = self.driver.reset_since.unwrap_or(self.now);
+        if ended_at.saturating_sub(self.driver.trained_from) < UNHEARD_NS {
+            return Ok(());
+        }
         if self.scenario.driver.on_total_loss == Some(OnTotalLoss::Fail) && !is_saved {
             return Err(format!(
                 "L-1: training begins again from the start, {samples} acknowledged samples are lost, and the job was \
