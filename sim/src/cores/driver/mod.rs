@@ -210,7 +210,7 @@ pub(super) struct DriverLife {
     pub(super) phase: ObservedPhase,
     /// World time at which the phase began.
     pub(super) phase_since: u64,
-    /// World time at which a generation last began to train under this life.
+    /// World time at which a generation last began to train under this life; 0: none has.
     pub(super) trained_from: u64,
     /// World time at which the pending reset was decided.
     pub(super) reset_since: Option<u64>,

@@ -286,9 +286,10 @@ impl World {
             return Ok(());
         }
         let is_saved = self.storage.newest(self.driver.job).is_some();
-        // Members that are gone so soon may have told of no commit.
+        // Members that are gone so soon may have told of no commit, or not even that they train.
         let ended_at = self.driver.reset_since.unwrap_or(self.now);
-        if ended_at.saturating_sub(self.driver.trained_from) < UNHEARD_NS {
+        let trained_from = self.driver.trained_from;
+        if trained_from == 0 || ended_at.saturating_sub(trained_from) < UNHEARD_NS {
             return Ok(());
         }
         if self.scenario.driver.on_total_loss == Some(OnTotalLoss::Fail) && !is_saved {
