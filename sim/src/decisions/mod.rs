@@ -12,14 +12,26 @@ use std::borrow::Cow;
 use crate::trace::TracePlace;
 
 /// The driver's release as it stands in texts.
-const RELEASE: &str = concat!("elastic-node ", env!("CARGO_PKG_VERSION"));
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// A text without the driver's release: the next one decides the same.
+/// A text without the driver's release: the next one decides the same. Digits of an address are no release.
 pub(crate) fn without_release(text: &str) -> Cow<'_, str> {
-    match text.contains(RELEASE) {
-        true => Cow::Owned(text.replace(RELEASE, "elastic-node of this release")),
-        false => Cow::Borrowed(text),
+    if !text.contains(RELEASE) {
+        return Cow::Borrowed(text);
     }
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(RELEASE) {
+        let (before, after) = (&rest[..at], &rest[at + RELEASE.len()..]);
+        let goes_on = |text: &str| {
+            text.trim_start_matches('.').starts_with(|next: char| next.is_ascii_digit())
+        };
+        let is_number = before.ends_with(|last: char| last.is_ascii_digit() || last == '.');
+        kept += before;
+        kept += if is_number || goes_on(after) { RELEASE } else { "RELEASE" };
+        rest = after;
+    }
+    Cow::Owned(kept + rest)
 }
 
 /// Whether, and which decisions of a run are kept, in order.
@@ -51,5 +63,20 @@ impl DecisionLog {
 
     pub(crate) fn take(&mut self) -> Vec<String> {
         self.0.take().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_is_left_out_and_an_address_is_not() {
+        let text =
+            format!("this is {RELEASE}, install =={RELEASE}. Not 1.{RELEASE} or {RELEASE}.7:80");
+        let expected =
+            format!("this is RELEASE, install ==RELEASE. Not 1.{RELEASE} or {RELEASE}.7:80");
+        assert_eq!(without_release(&text), expected);
+        assert_eq!(without_release("nothing"), "nothing");
     }
 }
