@@ -126,7 +126,6 @@ impl World {
         }
         let (first, count) = (batch.first, batch.records.len() as u64);
         let with = if batch.snapshot.is_some() { " and a snapshot" } else { "" };
-        self.trace.states.put_out(self.now, TracePlace::DRIVER, "journal", &batch);
         cores.journal.in_flight = Some(batch);
         self.driver_decides(|| format!("store {count} records{with}"));
         let wait = self.draw_sync_ns();
