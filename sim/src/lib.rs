@@ -13,6 +13,7 @@ mod cores;
 mod dataset;
 pub mod decisions;
 pub mod disk;
+mod fnv;
 pub mod fuzz;
 pub mod options;
 mod oracle;

@@ -82,7 +82,7 @@ pub struct RunReport {
     pub failure: Option<RunFailure>,
     /// The decisions of the nodes in words, if they were wanted.
     pub decisions: Vec<String>,
-    /// What the nodes' cores held at each look, if it was wanted.
+    /// The states of the nodes' cores at each look, if they were wanted.
     pub states: Vec<StateLook>,
     /// The recording of each life of the driver, in segments, if they were wanted.
     pub recordings: Vec<Vec<String>>,

@@ -75,7 +75,7 @@ pub enum TraceKind {
 }
 
 /// The host and slot of an event; [`TracePlace::DRIVER`] for the driver.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct TracePlace {
     /// Host number.
     pub host: u32,
@@ -90,6 +90,11 @@ impl TracePlace {
     /// A host's agent.
     pub const fn agent(host: u32) -> Self {
         Self { host, slot: u32::MAX }
+    }
+
+    /// The place as one number.
+    pub(crate) fn code(self) -> u64 {
+        u64::from(self.host) << 32 | u64::from(self.slot)
     }
 
     pub(crate) fn label(self) -> String {
@@ -189,8 +194,7 @@ impl RunTrace {
         (a, b): (u64, u64),
         words: impl FnOnce() -> String,
     ) {
-        let place_code = u64::from(place.host) << 32 | u64::from(place.slot);
-        for value in [at, kind as u64, place_code, a, b] {
+        for value in [at, kind as u64, place.code(), a, b] {
             self.hash = (self.hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
         }
         self.count += 1;

@@ -1,5 +1,5 @@
-//! What programs and agents say beside what training needs: warnings, a note and reported values, bytes that are moved, and why a process
-//! has ended. Drawn by hashes of who says it and when, so that no other draw moves. Part of the simulated world.
+//! Messages that training does not need: a program's warnings, its note, reported values and moved bytes, and an agent's report of why a
+//! process has ended. Drawn by hashes of sender and moment, so that no other draw moves. Part of the simulated world.
 
 use elastic_agent::core::LastWords;
 use elastic_protocol::messages::{BulkWork, MovedBytes, ProgramError, ReportedValues};
@@ -57,7 +57,7 @@ impl World {
         progress
     }
 
-    /// What is found beside an ended process.
+    /// The last words of an ended process: the end of its stderr, its error file, the OOM killer's count.
     pub(super) fn last_words(&self, process: u32) -> LastWords {
         let entry = &self.processes[process as usize];
         let has_failed = entry.end.is_some_and(|status| !status.is_success());

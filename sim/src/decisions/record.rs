@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::words::PROGRESS;
+use crate::fnv::{self, Fnv};
 use crate::options::{JobKind, RunOptions, SimulationMode};
 use crate::trace::Recording;
 
@@ -71,16 +72,13 @@ pub struct Difference {
 }
 
 fn hash(lines: &[String]) -> u64 {
-    // FNV-1a: the same on every machine and in every release of a library.
-    let bytes = lines.iter().flat_map(|line| line.bytes().chain([b'\n']));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    let mut hash = Fnv::new();
+    lines.iter().flat_map(|line| line.bytes().chain([b'\n'])).for_each(|byte| hash.take(byte));
+    hash.value()
 }
 
 fn short(lines: &[String]) -> String {
-    let hash = hash(lines);
-    format!("{:04x}", (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) & 0xffff)
+    fnv::short(hash(lines))
 }
 
 impl Decisions {

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use super::StatePart;
 use crate::decisions::without_release;
+use crate::fnv::Fnv;
 
 /// Digests of the core's fields, with their values if `has_text`.
 pub(super) fn parts(core: &str, state: &dyn Debug, has_text: bool) -> Vec<StatePart> {
@@ -17,14 +18,8 @@ pub(super) fn whole(name: &str, of: &dyn Debug, has_text: bool) -> StatePart {
     let mut reader = DebugReader::new(name, has_text);
     reader.is_split = false;
     reader.read_all(of);
-    reader.keep_word();
-    reader.end_part(String::new());
-    reader.parts.remove(0)
+    reader.end().remove(0)
 }
-
-/// First value and factor of FNV-1a, which is the same on every machine and in every release of a library.
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 /// Reads a `Debug` text. Splits it at the outermost struct's fields, and leaves out names of fields: a renamed field
 /// is no other state.
@@ -35,7 +30,7 @@ struct DebugReader<'a> {
     is_split: bool,
     /// The part that is being read: its name, digest, and value if that is wanted.
     name: String,
-    digest: u64,
+    digest: Fnv,
     value: Option<Vec<u8>>,
     /// Number of brackets that are open.
     depth: usize,
@@ -54,7 +49,7 @@ impl<'a> DebugReader<'a> {
             parts: Vec::new(),
             is_split: true,
             name: core.to_owned(),
-            digest: FNV_OFFSET,
+            digest: Fnv::new(),
             value: has_text.then(Vec::new),
             depth: 0,
             is_in_string: false,
@@ -73,13 +68,13 @@ impl<'a> DebugReader<'a> {
         let text = self.value.as_mut().map(std::mem::take);
         let text = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let name = std::mem::replace(&mut self.name, next);
-        let digest = std::mem::replace(&mut self.digest, FNV_OFFSET);
+        let digest = std::mem::replace(&mut self.digest, Fnv::new()).value();
         self.parts.push(StatePart { name, digest, text });
     }
 
     #[inline]
     fn keep(&mut self, byte: u8) {
-        self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        self.digest.take(byte);
         if let Some(value) = &mut self.value {
             value.push(byte);
         }

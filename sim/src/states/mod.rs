@@ -66,8 +66,8 @@ pub enum KeptStates {
 pub(crate) struct StateLog {
     kept: KeptStates,
     looks: Vec<StateLook>,
-    /// Outputs since the last look, by host, slot and core.
-    outputs: BTreeMap<(u32, u32, &'static str), StatePart>,
+    /// Outputs since the last look, by node and core.
+    outputs: BTreeMap<(TracePlace, &'static str), StatePart>,
     /// World time of the last of them.
     output_at: u64,
 }
@@ -102,7 +102,7 @@ impl StateLog {
             self.output_at = at;
             let has_text = self.kept == KeptStates::Words;
             let now = digest::whole(&format!("{core}.put_out"), output, has_text);
-            match self.outputs.entry((place.host, place.slot, core)) {
+            match self.outputs.entry((place, core)) {
                 Entry::Vacant(first) => {
                     first.insert(now);
                 }
@@ -113,8 +113,7 @@ impl StateLog {
 
     /// Notes what was put out since the last look. Called as a look begins.
     pub(crate) fn begin_look(&mut self, at: u64) {
-        for ((host, slot, _), part) in std::mem::take(&mut self.outputs) {
-            let place = TracePlace { host, slot };
+        for ((place, _), part) in std::mem::take(&mut self.outputs) {
             self.looks.push(StateLook { at, place, parts: vec![part] });
         }
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::{KeptStates, StateLook};
 use crate::dataset::mix;
 use crate::decisions::record::RecordError;
+use crate::fnv::short;
 use crate::options::RunOptions;
 use crate::trace::Recording;
 
@@ -29,12 +30,8 @@ const HEAD: &str = "\
 pub struct RunStates {
     /// A hash of each field of the cores, over all looks.
     parts: BTreeMap<String, u64>,
-    /// A hash of each moment at which the cores were looked at, with the moment in nanoseconds.
-    moments: Vec<(u64, u16)>,
-}
-
-fn short(hash: u64) -> u16 {
-    ((hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) & 0xffff) as u16
+    /// A short hash of each moment at which the cores were looked at, with the moment in nanoseconds.
+    moments: Vec<(u64, String)>,
 }
 
 impl RunStates {
@@ -48,7 +45,7 @@ impl RunStates {
         let mut states = Self::default();
         let mut at_moment: BTreeMap<u64, u64> = BTreeMap::new();
         for StateLook { at, place, parts } in looks {
-            let place = u64::from(place.host) << 32 | u64::from(place.slot);
+            let place = place.code();
             let moment = at_moment.entry(*at).or_default();
             for part in parts {
                 *moment = mix(mix(*moment, place), part.digest);
@@ -61,14 +58,14 @@ impl RunStates {
     }
 
     fn recorded(&self) -> String {
-        self.moments.iter().map(|(_, hash)| format!("{hash:04x}")).collect::<Vec<_>>().join(" ")
+        self.moments.iter().map(|(_, hash)| hash.as_str()).collect::<Vec<_>>().join(" ")
     }
 
     /// World time in seconds of the first look that is not as recorded; none if all are.
     fn differs(&self, recorded: &str) -> Option<f64> {
         let mut recorded = recorded.split_whitespace();
         for (at, hash) in &self.moments {
-            if recorded.next() != Some(&format!("{hash:04x}")) {
+            if recorded.next() != Some(hash) {
                 return Some(*at as f64 / 1e9);
             }
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use elastic_protocol::Stamp;
 use elastic_protocol::messages::{AgentToDriver, LaneStatus, UnreachableHost, WorkerToDriver};
 
 use super::cluster::{Cluster, host};
@@ -57,8 +58,8 @@ fn g_9_two_hosts_whose_generation_broke_and_whose_next_one_does_not_form_are_par
     assert_eq!(cluster.sizes, [6, 4]);
 }
 
-#[test]
-fn nothing_is_formed_with_a_host_that_is_to_be_left_out_until_the_host_manager_has_done_so() {
+/// A cluster whose host c is to be left out, which the host manager has not done yet, and the stamp that broke last.
+fn to_be_left_out() -> (Cluster, Stamp) {
     let mut cluster = of(&["a", "b", "c"], 2);
     cluster.host_manager_is_slow = true;
     let cut_off = cluster.worker("c", 0);
@@ -66,6 +67,12 @@ fn nothing_is_formed_with_a_host_that_is_to_be_left_out_until_the_host_manager_h
     cluster.break_between("c", "b");
     let broken = cluster.stamp();
     cluster.break_between("c", "b");
+    (cluster, broken)
+}
+
+#[test]
+fn nothing_is_formed_with_a_host_that_is_to_be_left_out_until_the_host_manager_has_done_so() {
+    let (mut cluster, broken) = to_be_left_out();
     cluster.pass(Duration::from_secs(2));
     assert_eq!(cluster.failed_hosts, [host("c")]);
     assert_eq!(cluster.stamp(), broken, "c is still listed");
@@ -77,13 +84,7 @@ fn nothing_is_formed_with_a_host_that_is_to_be_left_out_until_the_host_manager_h
 
 #[test]
 fn a_host_that_is_to_be_left_out_is_awaited_however_the_other_hosts_change() {
-    let mut cluster = of(&["a", "b", "c"], 2);
-    cluster.host_manager_is_slow = true;
-    let cut_off = cluster.worker("c", 0);
-    cluster.unconnected.insert(cut_off);
-    cluster.break_between("c", "b");
-    let broken = cluster.stamp();
-    cluster.break_between("c", "b");
+    let (mut cluster, broken) = to_be_left_out();
     assert_eq!(cluster.failed_hosts, [host("c")]);
     cluster.add_host("d", 2);
     cluster.pass(Duration::from_secs(2));

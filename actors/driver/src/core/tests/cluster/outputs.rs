@@ -27,7 +27,7 @@ impl Cluster {
         self.core.roster.refresh_seating(self.now, &self.core.round);
     }
 
-    pub(super) fn settle_now(&mut self) {
+    fn settle_now(&mut self) {
         for _ in 0..10_000 {
             if let Some(output) = self.core.poll_output() {
                 self.carry_out(output);
@@ -40,7 +40,7 @@ impl Cluster {
         panic!("the driver does not come to rest");
     }
 
-    pub(super) fn next_verdict(&mut self) -> Option<GenerationVerdict> {
+    fn next_verdict(&mut self) -> Option<GenerationVerdict> {
         if self.hold_verdicts {
             return None;
         }
@@ -58,7 +58,7 @@ impl Cluster {
         true
     }
 
-    pub(super) fn carry_out(&mut self, output: DriverOutput) {
+    fn carry_out(&mut self, output: DriverOutput) {
         match output {
             DriverOutput::StartWorker { agent, worker, environment, place } => {
                 self.workers.insert(worker.clone(), FakeWorker::default());
@@ -174,7 +174,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn tell_worker(&mut self, to: &WorkerId, message: DriverToWorker) {
+    fn tell_worker(&mut self, to: &WorkerId, message: DriverToWorker) {
         let Some(worker) = self.workers.get_mut(to) else { return };
         let stamp = worker.placement.as_ref().map(|placement| placement.stamp);
         match message {
@@ -275,7 +275,7 @@ impl Cluster {
         self.say(worker, WorkerToDriver::Arrived { stamp, commit, steps_lost });
     }
 
-    pub(super) fn tell_agent(&mut self, to: &NodeId, message: DriverToAgent) {
+    fn tell_agent(&mut self, to: &NodeId, message: DriverToAgent) {
         match message {
             DriverToAgent::Stop { worker, grace_ms, .. } => {
                 self.stops.push((worker.clone(), grace_ms));

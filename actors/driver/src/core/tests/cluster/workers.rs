@@ -1,4 +1,4 @@
-//! What workers do and say, and what became of them.
+//! The cluster's workers: their messages, votes and ends.
 
 use super::*;
 

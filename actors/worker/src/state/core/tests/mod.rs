@@ -135,6 +135,21 @@ fn running(generation: u64) -> StateCore {
     core
 }
 
+/// A core that was asked to pause in generation 1 when its thread had reached this boundary.
+fn promised(boundary: u64) -> StateCore {
+    let mut core = running(1);
+    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
+    core.handle_pause_read(NOW, boundary);
+    core
+}
+
+/// The same, once its thread is held at this boundary, the next one.
+fn held(boundary: u64) -> StateCore {
+    let mut core = promised(boundary - 1);
+    assert_eq!(core.handle_boundary(NOW, stamp(1), boundary), BoundaryAnswer::Hold);
+    core
+}
+
 #[test]
 fn the_first_generation_from_attach_to_synced() {
     let mut core = core();
@@ -289,10 +304,7 @@ fn h_4_an_interrupt_stops_at_the_agreed_boundary() {
 
 #[test]
 fn h_19_a_resume_lets_a_held_thread_go_on() {
-    let mut core = running(1);
-    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
-    core.handle_pause_read(NOW, 1);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 2), BoundaryAnswer::Hold);
+    let mut core = held(2);
     outputs(&mut core);
     core.handle_driver(NOW, DriverToWorker::Resume { stamp: stamp(1) });
     assert_eq!(
@@ -303,10 +315,7 @@ fn h_19_a_resume_lets_a_held_thread_go_on() {
 
 #[test]
 fn a_second_pause_keeps_the_first_promise() {
-    let mut core = running(1);
-    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
-    core.handle_pause_read(NOW, 1);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 2), BoundaryAnswer::Hold);
+    let mut core = held(2);
     core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
     outputs(&mut core);
     core.handle_pause_read(NOW, 2);

@@ -47,10 +47,7 @@ fn a_generation_trains_on_without_a_driver_for_as_long_as_nobody_fails() {
 
 #[test]
 fn a_rank_that_is_held_for_a_driver_that_is_gone_does_not_wait_for_ever() {
-    let mut core = running(1);
-    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
-    core.handle_pause_read(NOW, 4);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), BoundaryAnswer::Hold);
+    let mut core = held(5);
     core.handle_link(NOW, &lost());
     assert_eq!(core.poll_timeout().map(|_| ()), Some(()));
     core.handle_timeout(NOW + Deadlines::default().orphan);
@@ -59,10 +56,7 @@ fn a_rank_that_is_held_for_a_driver_that_is_gone_does_not_wait_for_ever() {
 
 #[test]
 fn what_a_former_driver_was_promised_is_not_told_to_the_next() {
-    let mut core = running(1);
-    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
-    core.handle_pause_read(NOW, 4);
-    assert_eq!(core.handle_boundary(NOW, stamp(1), 5), BoundaryAnswer::Hold);
+    let mut core = held(5);
     core.handle_link(NOW, &lost());
     core.handle_link(NOW, &LinkEvent::Up);
     outputs(&mut core);
@@ -80,9 +74,7 @@ fn what_a_former_driver_was_promised_is_not_told_to_the_next() {
 
 #[test]
 fn what_a_driver_was_promised_it_is_told_again_in_its_next_session() {
-    let mut core = running(1);
-    core.handle_driver(NOW, DriverToWorker::Pause { stamp: stamp(1) });
-    core.handle_pause_read(NOW, 4);
+    let mut core = promised(4);
     core.handle_link(NOW, &lost());
     core.handle_link(NOW, &LinkEvent::Up);
     outputs(&mut core);
