@@ -155,11 +155,11 @@ impl Checkpoints {
         self.save.as_ref().is_some_and(|save| save.step < step)
     }
 
-    /// Workers that the save under way waits for.
-    pub(crate) fn awaited(&self) -> Vec<WorkerId> {
+    /// Workers without which the save under way cannot end: those whose parts are not safe yet, and whoever is to make it whole
+    /// after that.
+    pub(crate) fn needed(&self) -> Vec<WorkerId> {
         let Some(save) = &self.save else { return Vec::new() };
-        let sealer = save.waiting_for.is_empty().then_some(&save.sealer);
-        save.waiting_for.iter().chain(sealer).cloned().collect()
+        save.waiting_for.iter().chain([&save.sealer]).cloned().collect()
     }
 
     /// The trouble with saves, in words.

@@ -88,14 +88,14 @@ impl DriverCore {
         self.continue_ending(now);
     }
 
-    /// Whether the job's end waits for the last save. Gives it up if a process that it waits for is gone.
+    /// Whether the job's end waits for the last save. Gives it up if a process is gone that it cannot do without.
     pub(crate) fn awaits_last_save(&mut self, now: Time) -> bool {
         if self.checkpoints.ends_with().is_none() {
             return false;
         }
         let gone = self
             .checkpoints
-            .awaited()
+            .needed()
             .into_iter()
             .find(|it| !self.roster.has_worker(it) || self.roster.agent_of(it).is_none());
         let Some(gone) = gone else { return true };

@@ -92,6 +92,17 @@ fn c_4_a_last_save_that_hangs_or_whose_rank_is_gone_is_given_up() {
 }
 
 #[test]
+fn c_4_a_last_save_is_given_up_once_whoever_makes_it_whole_is_gone() {
+    let mut cluster = of_steps();
+    end_training(&mut cluster, 70);
+    let root = cluster.members()[0].clone();
+    report(&mut cluster, &root, PART);
+    cluster.lose_host(&root.host.to_string());
+    assert!(status(&cluster).failed.is_some_and(|failed| failed.contains(&root.to_string())));
+    assert_eq!(cluster.finished.len(), 1, "its own part is safe, and nobody completes the save");
+}
+
+#[test]
 fn c_1_a_driver_that_does_not_know_the_last_step_learns_it_from_the_members() {
     let mut cluster = of_steps();
     end_training(&mut cluster, 70);
