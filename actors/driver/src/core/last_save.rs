@@ -23,9 +23,8 @@ impl DriverCore {
         let Some(current) = self.round.current().filter(|_| !is_planted(Bug::EndNotSaved)) else {
             return false;
         };
-        let members: Vec<WorkerId> =
-            current.assignment.members().map(|member| member.worker).collect();
-        let records = members.iter().filter_map(|worker| self.roster.worker(worker));
+        let members = current.assignment.members();
+        let records = members.filter_map(|member| self.roster.worker(&member.worker));
         // As far as they have said, to this driver or to the one before: a member that holds another commit answers the order with
         // its step.
         let held = |record: &WorkerRecord| {
@@ -36,24 +35,30 @@ impl DriverCore {
         if self.checkpoints.last_step() >= Some(step) {
             return false;
         }
-        if let Some(gone) = members.iter().find(|worker| !current.alive.contains(worker)) {
-            // Each rank has a part to write.
-            self.tell_of_failed_save(step, format!("{WITH_THIS} {gone} is gone"));
+        self.checkpoints.end_with(step);
+        self.go_on_with_last_save(now)
+    }
+
+    /// Orders the last commit to be saved, unless an earlier save is under way. Returns whether the job's end waits for it: each rank
+    /// has a part to write, so that it is given up if one is gone.
+    fn go_on_with_last_save(&mut self, now: Time) -> bool {
+        let Some(step) = self.checkpoints.ends_with() else { return false };
+        if let Some(gone) = self.gone_member() {
+            self.cut_last_save_short(&format!("{gone} is gone"));
             return false;
         }
-        self.checkpoints.end_with(step);
-        self.go_on_with_last_save(now);
+        // A step that nobody will reach is not waited for.
+        if !self.checkpoints.saves_before(step) {
+            self.order_save(now, step);
+        }
         true
     }
 
-    /// Orders the last commit to be saved, unless an earlier save is under way.
-    fn go_on_with_last_save(&mut self, now: Time) {
-        let Some(step) = self.checkpoints.ends_with() else { return };
-        // A step that nobody will reach is not waited for.
-        if self.checkpoints.saves_before(step) {
-            return;
-        }
-        self.order_save(now, step);
+    /// The first member of the generation formed last that is lost, or whose process has ended.
+    fn gone_member(&self) -> Option<WorkerId> {
+        let current = self.round.current()?;
+        let mut members = current.assignment.members().map(|member| member.worker);
+        members.find(|it| !current.alive.contains(it) || !self.roster.has_worker(it))
     }
 
     /// A save of this step has ended after the end of training, with success or not: the one of the last commit follows, or the
@@ -84,8 +89,10 @@ impl DriverCore {
     /// Orders the last commit to be saved once the save before it has ended. A member may be gone by now, and nobody else has
     /// its part.
     fn order_last_save_or_end(&mut self, now: Time) {
-        self.go_on_with_last_save(now);
-        self.continue_ending(now);
+        match self.go_on_with_last_save(now) {
+            true => self.continue_ending(now),
+            false => self.dismiss_workers(now),
+        }
     }
 
     /// Whether the job's end waits for the last save. Gives it up if a process is gone that it cannot do without.

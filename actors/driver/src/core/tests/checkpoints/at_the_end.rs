@@ -64,6 +64,22 @@ fn c_4_a_rank_that_is_gone_before_the_last_save_begins_has_it_given_up() {
 }
 
 #[test]
+fn c_1_no_last_save_is_ordered_without_a_rank_that_had_to_leave_meanwhile() {
+    let mut cluster = of_steps();
+    end_training(&mut cluster, 130);
+    for worker in cluster.members() {
+        report(&mut cluster, &worker, PART);
+    }
+    let (root, b) = (cluster.members()[0].clone(), cluster.members()[1].clone());
+    cluster.say(&b, WorkerToDriver::Leaving { reason: "SIGTERM".to_owned() });
+    cluster.pass(Deadlines::default().grace);
+    assert_eq!(saving(&cluster), Some(100), "all its parts are safe");
+    report(&mut cluster, &root, CheckpointReport::Sealed { bytes: 2, troubles: Vec::new() });
+    assert_eq!((saving(&cluster), status(&cluster).last_step), (None, Some(100)));
+    assert!(status(&cluster).failed.is_some_and(|failed| failed.contains(&b.to_string())));
+}
+
+#[test]
 fn c_4_a_last_save_that_fails_is_told_and_the_job_has_succeeded() {
     let mut cluster = of_steps();
     let b = cluster.members()[1].clone();
