@@ -403,7 +403,12 @@ impl DriverCore {
         }
     }
 
-    fn evict_from_interrupt(&mut self, now: Time, late: Vec<WorkerId>) {
+    fn evict_from_interrupt(&mut self, now: Time, mut late: Vec<WorkerId>) {
+        // A driver that stood still comes here once for each deadline that passed meanwhile. A member is evicted once.
+        late.retain(|worker| self.round.is_member(worker));
+        if late.is_empty() {
+            return;
+        }
         let phase = "interrupt".to_owned();
         let cause = ResetCause::DeadlinePassed { phase, waiting_for: late.clone() };
         self.evict(now, &late, &cause);
