@@ -220,6 +220,9 @@ impl Scenario {
         if options.draws >= 11 {
             draw_health_check(&mut driver, options.seed);
         }
+        if options.draws >= 18 && stream(options.seed, "mode", 0).random_bool(0.5) {
+            driver.mode = ElasticMode::Auto;
+        }
         Self {
             driver,
             host_manager,

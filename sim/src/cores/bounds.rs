@@ -242,7 +242,7 @@ impl World {
     /// Whether a generation could be formed: enough workers rest in reach of the driver, and no other process holds a
     /// later commit.
     fn is_enough_at_rest(&self) -> bool {
-        if !self.options.job.is_in_process() || self.now < self.driver.settled_at {
+        if !self.keeps_processes() || self.now < self.driver.settled_at {
             return false;
         }
         let snapshot = self.driver.hosts();

@@ -38,7 +38,7 @@ impl World {
                     ResetWay::Abort => !matches!(cause, ResetCause::HostsChanged { .. }),
                     ResetWay::Restart => true,
                 };
-                if !is_right || (*way == ResetWay::Restart) == self.options.job.is_in_process() {
+                if !is_right || (*way == ResetWay::Restart) == self.keeps_processes() {
                     return Err(format!("causes: {cause} ends the generation by {}", way.name()));
                 }
                 self.check_cause(generation, cause)
@@ -184,7 +184,7 @@ impl World {
         let (job, stamp) = (self.driver.job, self.driver.stamp);
         for worker in late {
             // A script's vote is noted where it is cast: the driver may learn of the script's death late.
-            let is_dead = !self.options.job.is_in_process()
+            let is_dead = !self.keeps_processes()
                 && self.of_worker(worker).is_none_or(|process| !process.is_alive);
             let vote = self.oracle.vote_of(job, stamp, is_sync, worker).filter(|_| !is_dead);
             if vote.is_some_and(|voted_at| voted_at + KNOWN_NS < self.now) {
@@ -300,7 +300,7 @@ impl World {
         root: Option<u32>,
         step: u64,
     ) -> Result<(), String> {
-        if !self.options.job.is_in_process() {
+        if !self.keeps_processes() {
             return Ok(());
         }
         let of_rank = |rank: u32| {

@@ -341,7 +341,7 @@ impl World {
     /// tells who has not entered it.
     fn hanging_script(&self) -> Option<u32> {
         let members = &self.driver.members;
-        let is_there = !self.options.job.is_in_process()
+        let is_there = !self.keeps_processes()
             && self.driver.phase == ObservedPhase::Run
             && self.driver_acts_since(self.inactive_bound())
             && members.len() > if self.scripts_are_recorded() { 1 } else { 2 };
@@ -409,7 +409,7 @@ impl World {
     fn awaited_member(&self) -> Option<u32> {
         let is_there = self.driver.phase == ObservedPhase::Run
             && self.driver_acts_since(ON_THE_WAY_NS)
-            && self.options.job.is_in_process();
+            && self.keeps_processes();
         let members = || self.driver.members.iter().copied().filter(|_| is_there);
         let in_stage = |process: u32, stage: ProgramStage| {
             let entry = &self.processes[process as usize];

@@ -213,7 +213,7 @@ impl World {
             && self.has_member_on(from)
             && self.has_member_on(to)
             && self.options.draws >= 11
-            && self.options.job.is_in_process()
+            && self.keeps_processes()
             && self.driver.phase == ObservedPhase::Run
             && self.is_whole_but_for_data_to(to);
         is_quiet.then_some((from, to))

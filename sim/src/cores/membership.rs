@@ -71,7 +71,7 @@ impl World {
         if self.driver_acts_since(KNOWN_NS) && self.driver.hosts_since + KNOWN_NS < self.now {
             check_order(&snapshot, members).or_else(|_| check_order(&snapshot, &members[1..]))?;
         }
-        if self.options.job.is_in_process() {
+        if self.keeps_processes() {
             return self.check_nobody_left_out(stamp, &processes);
         }
         Ok(())
@@ -196,7 +196,7 @@ impl World {
     /// Checks at a look in time, while nothing is out of order.
     pub(super) fn check_membership(&mut self) -> Result<(), String> {
         self.check_noticed_workers()?;
-        if !self.options.job.is_in_process() || self.driver.cores().is_none() {
+        if !self.keeps_processes() || self.driver.cores().is_none() {
             return Ok(());
         }
         self.check_cooldowns_end()?;
@@ -348,7 +348,7 @@ impl World {
         let trains = self.driver.phase == ObservedPhase::Run
             && self.driver.phase_since + needed < self.now
             && self.driver_acts_since(needed);
-        if !trains || !self.options.job.is_in_process() || self.lives > 1 {
+        if !trains || !self.keeps_processes() || self.lives > 1 {
             return;
         }
         for process in &self.driver.members {

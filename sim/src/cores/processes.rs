@@ -398,7 +398,7 @@ impl World {
         let host = self.processes[process as usize].host;
         let agent = self.hosts[host as usize].agent.as_ref();
         // By restart nobody but the agent sees a death, and a starved one is waited for.
-        let is_unseen = !self.options.job.is_in_process()
+        let is_unseen = !self.keeps_processes()
             && agent.is_none_or(|agent| {
                 let seen_from = agent.continued_at.max(agent.starved_until);
                 agent.waits_for_its_machine() || self.now < seen_from + CATCH_UP_NS

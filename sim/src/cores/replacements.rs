@@ -200,7 +200,7 @@ impl World {
             + self.boundary_ns() * 3
             + SLACK_NS;
         let is_calm = self.driver.phase == ObservedPhase::Run
-            && self.options.job.is_in_process()
+            && self.keeps_processes()
             && self.calm_for(self.driver.phase_since) > bound
             && !self.is_nearly_over();
         if !is_calm {

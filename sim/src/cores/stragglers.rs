@@ -186,7 +186,7 @@ impl World {
         let is_quiet = entry.slow_times >= TIMES_MIN
             && entry.slow_slots.is_empty()
             && self.options.draws >= 7
-            && self.options.job.is_in_process()
+            && self.keeps_processes()
             && self.driver.phase == ObservedPhase::Run
             && self.is_whole_but_for(host);
         let there = self.driver.members.iter().filter(|process| {

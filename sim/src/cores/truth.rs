@@ -184,7 +184,7 @@ impl World {
         if status.resets != resets && status.resets != resets + 1 {
             return Err(format!("status: {} resets, and {resets} were decided", status.resets));
         }
-        if !self.options.job.is_in_process() {
+        if !self.keeps_processes() {
             return Ok(());
         }
         for (rank, process) in (0..).zip(&self.driver.members) {

@@ -200,8 +200,11 @@ impl DriverCore {
     /// Notes that a process has attached through the library; true if it may stay. In `--mode auto` the program is
     /// then elastic in process: every process is kept from now on.
     pub(crate) fn adopt(&mut self, now: Time, attached: &WorkerId) -> bool {
-        let is_for_one_generation =
-            self.roster.worker(attached).is_some_and(|record| record.stage.is_some());
+        // One that is to end is told so again, and leaves nothing on record that would tell a successor of it.
+        let is_for_one_generation = self
+            .roster
+            .worker(attached)
+            .is_some_and(|record| record.stage.is_some() && record.stance != Stance::Leaving);
         if !is_for_one_generation {
             return true;
         }

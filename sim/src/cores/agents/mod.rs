@@ -328,10 +328,10 @@ impl World {
         let result = if no_spawn {
             Err(StartFailure::from("simulated: no such file".to_owned()))
         } else {
-            let is_script = place.is_some();
+            let is_script = place.is_some() && !self.options.job.is_in_process();
             let (process, pid) = self.start_process(host, (life, job), worker.clone(), is_script);
             if let Some(place) = place {
-                self.begin_script(process, place, &environment);
+                self.begin_in_place(process, place, &environment);
             }
             Ok(pid)
         };

@@ -17,7 +17,7 @@ impl World {
         let Some(settings) = &self.scenario.driver.checkpoint else { return Ok(()) };
         let stamp = self.driver.stamp;
         if self.driver.phase != ObservedPhase::Run
-            || !self.options.job.is_in_process()
+            || !self.keeps_processes()
             || self.storage.hangs_in(stamp)
         {
             return Ok(());

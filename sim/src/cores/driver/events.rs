@@ -87,6 +87,11 @@ impl World {
                 );
                 self.release_faults_after_reset();
             }
+            EventKind::WorkerAttached { .. } => self.note_attached(),
+            EventKind::GenerationTakenBack { worker } => {
+                let checked = self.check_taken_back(&worker);
+                self.demand(checked);
+            }
             EventKind::WorkerStarted { worker } => self.note_ordered(&worker),
             EventKind::WorkerExited { worker, .. } | EventKind::WorkerNotStarted { worker, .. } => {
                 self.note_not_ordered(&worker);

@@ -1,14 +1,14 @@
 //! Inputs of the driver's node where it consists of cores: frames, timers, and messages between its cores.
 
-use elastic_driver::DriverInput;
+use elastic_driver::{DriverInput, ElasticMode};
 use elastic_host_manager::JoinDecision;
 use elastic_protocol::messages::{AgentToDriver, Vote, WorkerToDriver};
-use elastic_protocol::{NodeId, Time};
+use elastic_protocol::{NodeId, Time, WorkerId};
 use elastic_registry::GenerationVerdict;
 use elastic_runtime::transport::LinkEvent;
 
 use super::super::{Happening, World};
-use super::{DriverCores, LocalMessage};
+use super::{DriverCores, LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
 impl World {
@@ -64,6 +64,29 @@ impl World {
             let _decision = cores.registry.handle_vote_from(now, node, vote);
         });
         self.drain_registry();
+    }
+
+    /// Whether processes outlive the generation that they were started for. In mode auto a driver learns that as the first one of them
+    /// attaches.
+    pub(in crate::cores) const fn keeps_processes(&self) -> bool {
+        self.driver.keeps_processes
+    }
+
+    /// The driver has taken a worker that attaches.
+    pub(super) fn note_attached(&mut self) {
+        self.driver.keeps_processes |= self.scenario.driver.mode == ElasticMode::Auto;
+    }
+
+    /// Checks that a generation is taken back only where the program may turn out to use the library, and once by each driver.
+    pub(super) fn check_taken_back(&mut self, worker: &WorkerId) -> Result<(), String> {
+        self.note_attached();
+        self.driver.enter_phase(self.now, ObservedPhase::Gather);
+        let may_be =
+            self.scenario.driver.mode == ElasticMode::Auto && self.options.job.is_in_process();
+        match may_be && !std::mem::replace(&mut self.driver.has_taken_back, true) {
+            true => Ok(()),
+            false => Err(format!("auto: a generation is taken back, since {worker} has attached")),
+        }
     }
 
     /// Sends SIGTERM to the driver: the job is to end.

@@ -65,7 +65,7 @@ impl World {
             && self.lies.is_empty()
             && self.former.iter().all(|former| !DriverLife::runs(former))
             && members.len() == there
-            && (self.options.job.is_in_process() || self.fills_all_slots())
+            && (self.keeps_processes() || self.fills_all_slots())
             && members.iter().all(trains)
             && !self.is_broken(job, stamp)
     }

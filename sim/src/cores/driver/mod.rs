@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use elastic_driver::ElasticMode;
 use elastic_driver::journal::GenerationProgress;
 use elastic_driver::recording::{DriverRecorder, DriverStart, RecordedDriver};
 use elastic_host_manager::{DiscoveryError, HostFault, HostManagerCore, HostSource, HostsSnapshot};
@@ -229,6 +230,10 @@ pub(super) struct DriverLife {
     /// The commit with which training has ended on all ranks, until the driver has said that it could not be saved.
     pub(super) last_commit: Option<u64>,
     pub(super) before_stop: SaveBeforeStop,
+    /// Whether processes outlive the generation that they were started for: the program is known to use the library.
+    pub(super) keeps_processes: bool,
+    /// Whether this life has taken a generation back.
+    pub(super) has_taken_back: bool,
     /// World time at which a look first found that the driver was told that another journal stands in its place.
     pub(super) displaced_since: Option<u64>,
     /// The end that the operator has asked for on a disk that stores nothing any more.
@@ -274,6 +279,11 @@ impl DriverLife {
         };
         let result = tenure.image.result.clone();
         let phase = if result.is_some() { ObservedPhase::Over } else { phase };
+        let keeps_processes = match scenario.driver.mode {
+            ElasticMode::InProcess => true,
+            ElasticMode::Restart => false,
+            ElasticMode::Auto => tenure.image.program_attaches,
+        };
         let config = scenario.driver.clone();
         let lost_ns = config.deadlines.lost.as_nanos() as u64;
         let mut hosts = scenario.host_manager.clone();
@@ -350,6 +360,8 @@ impl DriverLife {
             result,
             last_commit: None,
             before_stop: SaveBeforeStop::default(),
+            keeps_processes,
+            has_taken_back: false,
             displaced_since: None,
             dead_disk: None,
         }

@@ -192,21 +192,21 @@ impl World {
         };
         let best = processes.iter().filter_map(held).max();
         let takes_effect = self.oracle.takes_effect(job, self.driver.term, stamp);
-        if self.options.job.is_in_process() && takes_effect.is_err() {
+        if self.keeps_processes() && takes_effect.is_err() {
             // It cannot store the generation, so that nobody is told to go.
             return self.oracle.forms_in_vain(job, stamp, members);
         }
         self.demand(takes_effect);
         let checked = self.oracle.formed(job, stamp, members, best);
         self.demand(checked);
-        if self.options.job.is_in_process() {
+        if self.keeps_processes() {
             let checked = self.oracle.paced(self.driver.term, self.now);
             self.demand(checked);
         }
         let checked = self.check_members(stamp, members);
         self.demand(checked);
         // Only scripts are started after their generation is formed.
-        if self.options.job.is_in_process() && processes.contains(&NONE) {
+        if self.keeps_processes() && processes.contains(&NONE) {
             let generation = stamp.generation;
             self.fail_safety(format!("generation {generation} has a member that never started"));
         }
@@ -282,7 +282,7 @@ impl World {
         self.driver.untold_loss = None;
         let acknowledged = self.oracle.acknowledged(self.driver.job).filter(|samples| *samples > 0);
         let Some(samples) = acknowledged.filter(|_| best.is_none()) else { return Ok(()) };
-        if self.driver.cores().is_none() || !self.options.job.is_in_process() {
+        if self.driver.cores().is_none() || !self.keeps_processes() {
             return Ok(());
         }
         let is_saved = self.storage.newest(self.driver.job).is_some();

@@ -12,7 +12,7 @@ use crate::trace::TraceKind;
 
 impl World {
     /// Gives a started script its place in a generation.
-    pub(in crate::cores) fn begin_script(
+    pub(in crate::cores) fn begin_in_place(
         &mut self,
         process: u32,
         place: ProcessPlace,
@@ -24,12 +24,15 @@ impl World {
         let SimulatedProcess { id, job, .. } = &self.processes[process as usize];
         let (job, checked) = (*job, self.oracle.started(*job, stamp, (rank, world_size), id));
         self.demand(checked);
-        // A running script counts as a vote.
+        // A running process counts as a vote.
         let worker = self.processes[process as usize].id.clone();
         self.oracle.voted(job, &Vote { stamp, worker, ballot: Ballot::Ready }, self.now);
-        let program = self.program(process);
-        (program.stamp, program.generation) = (stamp, stamp);
-        (program.rank, program.world_size) = (rank, world_size);
+        // What the library leads ignores its place: the driver tells it another once it has attached.
+        if self.processes[process as usize].is_script {
+            let program = self.program(process);
+            (program.stamp, program.generation) = (stamp, stamp);
+            (program.rank, program.world_size) = (rank, world_size);
+        }
         if (job, stamp) == (self.driver.job, self.driver.stamp)
             && let Some(member) = self.driver.members.get_mut(rank as usize)
         {

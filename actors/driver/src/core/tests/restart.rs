@@ -259,6 +259,25 @@ fn a_driver_killed_when_processes_have_just_been_kept_forms_their_generation_whe
 }
 
 #[test]
+fn in_auto_mode_one_that_is_being_stopped_decides_nothing_as_it_attaches() {
+    let mut cluster = four(|config| config.mode = ElasticMode::Auto);
+    cluster.hold_stops = true;
+    let late = cluster.worker("a", 0);
+    let bad = cluster.worker("b", 1);
+    cluster.exit(&bad, FAILED);
+    assert_eq!(cluster.resets.len(), 1, "the other processes are being stopped");
+    cluster.attach(&late);
+    cluster.settle();
+    assert_eq!((cluster.taken_back, cluster.core.is_by_restart()), (0, true));
+    cluster.release_stops();
+    cluster.pass(Duration::from_secs(3));
+    let next = cluster.worker("a", 0);
+    cluster.attach(&next);
+    cluster.settle();
+    assert_eq!((cluster.taken_back, cluster.core.is_by_restart()), (1, false));
+}
+
+#[test]
 fn in_auto_mode_a_program_that_never_attaches_restarts_as_a_group() {
     let mut cluster = four(|config| config.mode = ElasticMode::Auto);
     let bad = cluster.worker("b", 1);
