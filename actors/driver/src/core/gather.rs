@@ -190,7 +190,7 @@ impl DriverCore {
         let record = told_after.unwrap_or_else(|| self.outbox.waited_for());
         let (of_table, budget) = (members.clone(), self.restart_budget());
         let open = DriverOutput::OpenGeneration { stamp, members: of_table, budget };
-        self.outbox.put_at_once(Some(record), open);
+        self.outbox.put_after(Some(record), open);
         for worker in &members {
             self.roster.join_generation(now, worker);
         }

@@ -122,14 +122,14 @@ impl DriverOutbox {
         self.outputs.push_back((needs, output));
     }
 
-    /// Adds an output that overtakes outputs waiting for records after `record`. `None`: the output waits as others
-    /// do.
-    pub(crate) fn put_at_once(&mut self, record: Option<u64>, output: DriverOutput) {
+    /// Adds an output that waits for `record` and no later one: it overtakes outputs that wait for those. Outputs that wait for the
+    /// same record stay in order. `None`: the output waits as others do.
+    pub(crate) fn put_after(&mut self, record: Option<u64>, output: DriverOutput) {
         let ledger = self.ledger.as_ref().filter(|_| !self.is_retired);
-        let ledger = ledger.filter(|ledger| record.is_some_and(|record| ledger.is_stored(record)));
-        let Some(ledger) = ledger else { return self.put(output) };
-        let held = self.outputs.iter().position(|(needs, _)| !ledger.is_stored(*needs));
-        self.outputs.insert(held.unwrap_or(self.outputs.len()), (0, output));
+        let Some((ledger, record)) = ledger.zip(record) else { return self.put(output) };
+        let waits_longer = |needs: u64| needs > record && !ledger.is_stored(needs);
+        let held = self.outputs.iter().position(|(needs, _)| waits_longer(*needs));
+        self.outputs.insert(held.unwrap_or(self.outputs.len()), (record, output));
     }
 
     /// Withdraws outputs that must not leave any more.
@@ -206,9 +206,9 @@ mod tests {
         outbox.put(output("a"));
         outbox.record(&JournalRecord::Term { term: elastic_protocol::Term(2) });
         outbox.put(output("b"));
-        outbox.put_at_once(Some(7), output("c"));
-        outbox.put_at_once(Some(7), output("d"));
-        outbox.put_at_once(Some(8), output("e"));
+        outbox.put_after(Some(7), output("c"));
+        outbox.put_after(Some(7), output("d"));
+        outbox.put_after(Some(8), output("e"));
         assert_eq!(outbox.check(0), Ok(()));
         let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
         assert_eq!(left, [output("a"), output("c"), output("d")], "in order, as far as they may");
@@ -217,6 +217,25 @@ mod tests {
         }
         let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
         assert_eq!(left, [output("b"), output("e")]);
+    }
+
+    #[test]
+    fn what_waits_for_a_record_leaves_with_it_and_not_with_later_ones() {
+        let mut outbox = recorded();
+        let record = |outbox: &mut DriverOutbox, term| {
+            outbox.record(&JournalRecord::Term { term: elastic_protocol::Term(term) });
+        };
+        record(&mut outbox, 2);
+        record(&mut outbox, 3);
+        outbox.put(output("later"));
+        outbox.put_after(Some(8), output("a"));
+        if let Some(ledger) = &mut outbox.ledger {
+            ledger.handle_stored(8);
+        }
+        outbox.put_after(Some(8), output("b"));
+        assert_eq!(outbox.check(0), Ok(()));
+        let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
+        assert_eq!(left, [output("a"), output("b")], "in the order in which they were given");
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl DriverCore {
     /// overtakes outputs that wait for later records.
     pub(crate) fn output_at_once(&mut self, output: DriverOutput) {
         let record = self.round.current().map(|current| current.record);
-        self.outbox.put_at_once(record, output);
+        self.outbox.put_after(record, output);
     }
 
     /// Welcomes a node. A welcome depends on the driver's term alone, which is stored before its core begins. So it waits for
@@ -54,7 +54,7 @@ impl DriverCore {
     pub(crate) fn welcome(&mut self, welcome: DriverOutput) {
         match is_planted(Bug::WelcomeHeld) {
             true => self.output(welcome),
-            false => self.outbox.put_at_once(Some(0), welcome),
+            false => self.outbox.put_after(Some(0), welcome),
         }
     }
 
@@ -136,7 +136,7 @@ impl DriverCore {
         let changes = DriverToWorker::Assign(Formation { table, ..formation.clone() });
         for (to, message) in [(old, changes), (new, DriverToWorker::Assign(formation.clone()))] {
             if let Some(told) = self.to_listening(to, message) {
-                self.outbox.put_at_once(Some(record), told);
+                self.outbox.put_after(Some(record), told);
             }
         }
     }
