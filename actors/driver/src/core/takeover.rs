@@ -43,6 +43,9 @@ impl DriverCore {
         core.outbox.keep_records(RecordLedger::new(image, last, between));
         let (image, is_fresh) = restored;
         core.round.restore(&image);
+        if image.program_attaches {
+            core.roster.note_program_starts();
+        }
         if !is_planted(Bug::IncarnationsBeginAnew) {
             core.roster.restore_incarnation(image.incarnation);
         }

@@ -177,6 +177,7 @@ impl DriverCore {
             }
         };
         self.round.note_attached();
+        self.roster.note_program_starts();
         self.record(&JournalRecord::WorkerAttached {
             worker: worker.clone(),
             data_address: attach.data_address,

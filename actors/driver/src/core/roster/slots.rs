@@ -131,13 +131,13 @@ impl Roster {
         closed.map(|((_, number), _)| *number).collect()
     }
 
-    /// Notes that the program could be started.
+    /// Notes that the program could be started, under this driver or an earlier one.
     pub(crate) const fn note_program_starts(&mut self) {
         self.program_starts = true;
     }
 
     /// Notes that the program cannot be started on a worker's host. Returns the number of such slots on listed hosts; none
-    /// if the program could be started anywhere, under this driver.
+    /// if the program could be started anywhere.
     pub(crate) fn note_programless(&mut self, worker: &WorkerId) -> Option<usize> {
         self.programless.insert((worker.host.clone(), worker.slot));
         if self.program_starts {

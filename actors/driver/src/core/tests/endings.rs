@@ -151,6 +151,21 @@ fn with_program_on_one_host() -> (Cluster, WorkerId) {
 }
 
 #[test]
+fn g_10_a_program_that_ran_under_an_earlier_driver_is_not_missing_everywhere() {
+    let mut cluster = Cluster::new(|config| (config.np, config.max_restarts) = (Some(1), 3));
+    cluster.add_host("a", 1);
+    cluster.train(3);
+    let before = cluster.worker("a", 0);
+    cluster.restart_driver();
+    cluster.end_unseen(&before);
+    cluster.slow_start = true;
+    cluster.come_back(&["a"]);
+    cluster.pass(Duration::from_secs(30));
+    without_program(&mut cluster, "a");
+    assert_eq!(cluster.result, None, "its folder may be mounted again in a moment");
+}
+
+#[test]
 fn g_10_a_program_that_no_host_can_start_ends_the_job_at_once() {
     for hosts_join in [false, true] {
         let mut cluster = Cluster::new(|config| {
