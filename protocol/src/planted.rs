@@ -182,6 +182,14 @@ bugs! {
     ProcessesNotTakenOver = "by restart, a new driver waits for processes to attach", "driver";
     /// By restart, a process is started with the rank of the one after it (G-3).
     RankOfAnother = "by restart, a process has the rank of another", "driver";
+    /// In mode auto, nobody waits for the processes that are kept to attach, too (G-9).
+    KeptNotAwaited = "a process that is kept in mode auto may take for ever to attach", "driver";
+    /// A driver that takes over counts the program as missing everywhere, though it has run (G-10).
+    ProgramForgotten = "a new driver does not know that the program has run", "driver";
+    /// SIGTERM ends the job although another driver stands by (D-3).
+    StandbyNotUsed = "SIGTERM ends a job for which another driver stands by", "driver";
+    /// A node that joins is not told who stands by.
+    StandbysUntold = "who joins does not learn which drivers stand by", "driver";
     /// A worker that comes back with its host, and is not at rest yet, is not waited for (G-5).
     HolderBackForgotten = "a holder that is just back is not waited for", "driver";
     /// A worker that comes back with its host is stopped because its slot is unused, whatever commit it holds

@@ -220,8 +220,14 @@ impl Scenario {
         if options.draws >= 11 {
             draw_health_check(&mut driver, options.seed);
         }
-        if options.draws >= 18 && stream(options.seed, "mode", 0).random_bool(0.5) {
-            driver.mode = ElasticMode::Auto;
+        if options.draws >= 18 {
+            let mut random = stream(options.seed, "mode", 0);
+            if random.random_bool(0.5) {
+                driver.mode = ElasticMode::Auto;
+            }
+            if random.random_bool(0.2) {
+                driver.on_divergence = OnDivergence::Fail;
+            }
         }
         Self {
             driver,

@@ -76,7 +76,10 @@ impl World {
         self.calm.enough_since =
             is_enough.then(|| self.calm.enough_since.map_or(now, |since| since));
         self.check_phase();
-        let checked = self.check_membership().and_then(|()| self.check_acknowledged());
+        let checked = self
+            .check_membership()
+            .and_then(|()| self.check_acknowledged())
+            .and_then(|()| self.check_standbys_told());
         self.demand(checked);
         self.forgive_slots();
         let checked = self.check_status().and_then(|()| self.check_named());
@@ -119,7 +122,7 @@ impl World {
         let host_is_whole = |(number, host): (u32, &super::agents::SimulatedHost)| {
             let agent_runs = host.agent.as_ref().is_some_and(|agent| agent.stopped == 0);
             let cuts = host.cut_to_driver + host.cut_from_driver + host.cut_data;
-            let starts = host.no_spawn + host.hang_start + host.other_release + host.unlisted;
+            let starts = host.unlisted == 0 && host.starts_processes();
             let may_be_slow = number == slow_host;
             let steps_slowly = !may_be_slow && (host.steps_slowly() || host.slow_until > self.now);
             let is_slow = steps_slowly
@@ -130,7 +133,7 @@ impl World {
                 process.stopped == 0 && process.thread_hangs == 0 && !process.hangs
             };
             let processes_run = host.processes.iter().all(runs);
-            agent_runs && cuts + starts + host.down == 0 && !is_slow && processes_run
+            agent_runs && starts && cuts + host.down == 0 && !is_slow && processes_run
         };
         self.lies.is_empty()
             && self.driver_acts_since(0)
@@ -279,7 +282,9 @@ impl World {
             }
         }
         let driver = &self.scenario.driver;
-        let is_first = self.driver.stamp == elastic_protocol::Stamp::default();
+        let stamp = self.driver.stamp;
+        let is_first =
+            stamp == elastic_protocol::Stamp::default() || self.driver.taken_back == Some(stamp);
         let needed = if is_first { driver.np } else { driver.min_np };
         ready >= needed.unwrap_or(1) && best >= away
     }

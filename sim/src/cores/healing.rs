@@ -1,8 +1,8 @@
 //! The second half of a run: faults stop, and a core of hosts is whole. Within bounded time the job must go on with
 //! all workers that belong in it. When the job is over, every process must leave.
 
-use elastic_driver::OnTotalLoss;
-use elastic_host_manager::{HostSource, HostState};
+use elastic_driver::{OnDivergence, OnTotalLoss};
+use elastic_host_manager::{HostEntry, HostSource, HostState};
 use elastic_protocol::{JobOutcome, JobResult, Stamp};
 
 use super::agents::SimulatedHost;
@@ -10,10 +10,17 @@ use super::checkpoints::GONE_CHECKPOINT;
 use super::driver::ObservedPhase;
 use super::processes::SimulatedProcess;
 use super::{Happening, MS, World};
+use crate::plan::{PlannedFault, SimulatedFault};
 use crate::trace::{TraceKind, TracePlace};
 
 /// Commits that a healed job must make.
 const COMMITS_WANTED: u64 = 3;
+
+/// How the reason of a job begins whose replicas differ, where it is to end then.
+const DIFFERENT_REPLICAS: &str = "replicas of the state differ";
+
+/// How the reason of a job begins whose program is missing on all hosts.
+const NO_PROGRAM: &str = "the program cannot be started on any host";
 
 /// Interval between two checks.
 const LOOK_NS: u64 = 250 * MS;
@@ -60,6 +67,7 @@ impl World {
             entry.extra_delay = 0;
             entry.data_delay = 0;
             entry.no_spawn = 0;
+            entry.no_program = 0;
             entry.no_forming = [0; 2];
             entry.no_loopback = 0;
             entry.hang_start = 0;
@@ -288,6 +296,19 @@ impl World {
                     _ => Ok(()),
                 }
             }
+            JobOutcome::Failed if result.reason.starts_with(DIFFERENT_REPLICAS) => {
+                let flips = |planned: &PlannedFault| {
+                    matches!(planned.fault, SimulatedFault::FlipBit { .. })
+                };
+                let may_fail = self.scenario.driver.on_divergence == OnDivergence::Fail;
+                match may_fail && self.plan.iter().any(flips) {
+                    true => Ok(()),
+                    false => Err(format!("the job failed, and need not have: {}", result.reason)),
+                }
+            }
+            JobOutcome::Failed if result.reason.starts_with(NO_PROGRAM) => {
+                self.check_missing_program(&result.reason)
+            }
             JobOutcome::Failed => {
                 let members = self.driver.members.iter();
                 let all_raised = members.filter_map(|process| self.processes.get(*process as usize)).all(|process| {
@@ -304,6 +325,26 @@ impl World {
 
     /// Checks a job that failed since its program ended everywhere before its first call of the library: it has, and no
     /// process has come so far (G-10).
+    /// Checks a job that failed since its program is missing: it has never trained, and no slot that it may use is on a host that has the
+    /// program, as far as the job has got.
+    fn check_missing_program(&self, reason: &str) -> Result<(), String> {
+        let lacks = |entry: &&HostEntry| {
+            let host = self.hosts.iter().find(|host| host.name == entry.name);
+            host.is_some_and(|host| host.has_lacked_program)
+        };
+        let listed = &self.driver.heard_hosts.hosts;
+        let without: u32 = listed.iter().filter(lacks).map(|entry| entry.slots).sum();
+        let all: u32 = listed.iter().map(|entry| entry.slots).sum();
+        let most = self.scenario.driver.max_np.map_or(all, |max| max.min(all));
+        let has_trained = self.oracle.acknowledged(self.driver.job).is_some();
+        match without >= most && !has_trained {
+            true => Ok(()),
+            false => Err(format!(
+                "the job failed, and {without} of {most} slots lack its program: {reason}"
+            )),
+        }
+    }
+
     fn check_early_failures(&self, reason: &str) -> Result<(), String> {
         let of_job = || self.processes.iter().filter(|process| process.job == self.driver.job);
         let has_come = |process: &&SimulatedProcess| {

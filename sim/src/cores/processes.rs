@@ -16,9 +16,8 @@ use super::{Happening, MS, World};
 use crate::clock::NodeClock;
 use crate::trace::{TraceKind, TracePlace};
 
-/// Longest time until a continued driver notices a death. After a pause of its own it judges no silence for twice
-/// `lost` and 2 s, then it waits for `lost`.
-const NOTICE_NS: u64 = 10_000 * MS;
+/// Time allowed beside the waits after which a continued driver notices a death.
+const NOTICE_SLACK_NS: u64 = 4_000 * MS;
 
 /// Time in which an agent that ran again has told what happened meanwhile.
 const CATCH_UP_NS: u64 = 2_000 * MS;
@@ -386,6 +385,12 @@ impl World {
         }
     }
 
+    /// Longest time until a continued driver notices a death. After a pause of its own it judges no silence for twice `lost` and 2 s,
+    /// then it waits for `lost`.
+    fn notice_ns(&self) -> u64 {
+        3 * self.scenario.driver.deadlines.lost.as_nanos() as u64 + NOTICE_SLACK_NS
+    }
+
     pub(super) fn check_noticed(&mut self, process: u32, generation: Stamp) {
         use super::driver::ObservedPhase;
         // Another job's generation may have the same number.
@@ -404,7 +409,7 @@ impl World {
                 agent.waits_for_its_machine() || self.now < seen_from + CATCH_UP_NS
             });
         let is_excused = is_unseen
-            || !self.driver_acts_since(NOTICE_NS)
+            || !self.driver_acts_since(self.notice_ns())
             || self.processes[process as usize].program.has_returned()
             || self.job_fails()
             || self.is_at_reset_limit();

@@ -115,6 +115,11 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
         displaced_journals(options, &mut plan);
         dead_disks(options, &mut plan);
     }
+    if options.draws >= 18 {
+        standbys(options, &mut plan);
+        launchers(options, hosts, &mut plan);
+        sick_and_slow(options, hosts, &mut plan);
+    }
     plan
 }
 
@@ -167,6 +172,51 @@ fn dead_disks(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
         let again_us = random.random_bool(0.5).then_some(again_us);
         SimulatedFault::StopOnDeadDisk { hangs: random.random_bool(0.5), again_us }
     });
+}
+
+/// Drivers that stand by, and jobs that are handed over to them or ended by a client, in some seeds.
+fn standbys(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
+    // From a moment to well above the time that a node looks for its driver.
+    let some_us =
+        |random: &mut ChaCha8Rng| (10_000.0 * 10_f64.powf(random.random_range(0.0..3.5))) as u64;
+    in_some_seeds(options, ("standbys", 0.3, 3), plan, |random| {
+        let number = random.random_range(0..3);
+        SimulatedFault::StandBy { number, for_us: some_us(random) }
+    });
+    in_some_seeds(options, ("handovers", 0.25, 3), plan, |random| {
+        let number = random.random_range(0..3);
+        SimulatedFault::HandOver { number, for_us: some_us(random) }
+    });
+    in_some_seeds(options, ("asked stops", 0.02, 1), plan, |_| SimulatedFault::AskToStop);
+}
+
+/// Hosts on which nothing can be started: no agent, or not the program, in some seeds.
+fn launchers(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
+    in_some_seeds(options, ("launchers", 0.15, 2), plan, |random| SimulatedFault::LaunchFails {
+        host: random.random_range(0..hosts),
+    });
+    in_some_seeds(options, ("missing programs", 0.2, 3), plan, |random| {
+        let host = random.random_range(0..hosts);
+        let for_us = (10_000.0 * 10_f64.powf(random.random_range(0.0..3.0))) as u64;
+        SimulatedFault::NoProgram { host, for_us }
+    });
+}
+
+/// Hosts that are slow for long since they are sick, in some seeds.
+fn sick_and_slow(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
+    let mut random = stream(options.seed, "sick and slow", 0);
+    if !random.random_bool(0.2) {
+        return;
+    }
+    let host = random.random_range(0..hosts);
+    let for_us = random.random_range(5_000_000..200_000_000);
+    let times = random.random_range(2..6);
+    let at = FaultMoment::At(random.random_range(0..options.seconds * 1_000_000));
+    let faults = [
+        SimulatedFault::SickHost { host, for_us },
+        SimulatedFault::SlowHost { host, times, for_us },
+    ];
+    plan.extend(faults.map(|fault| PlannedFault { moment: at, fault }));
 }
 
 /// Faults of one kind at any moments: in this share of the seeds, from one to `most` of them.

@@ -215,6 +215,16 @@ pub(crate) enum SimulatedFault {
     KillDriver,
     /// SIGTERM to the driver: the job is to end.
     Interrupt,
+    /// A client asks the driver to end the job.
+    AskToStop,
+    /// Another driver stands by, until it goes again.
+    StandBy { number: u32, for_us: u64 },
+    /// SIGTERM to the driver while another one stands by: it hands the job over, and that one begins later.
+    HandOver { number: u32, for_us: u64 },
+    /// The launcher tells the driver that no agent can be started on a host.
+    LaunchFails { host: u32 },
+    /// The job's program is missing on a host.
+    NoProgram { host: u32, for_us: u64 },
 }
 
 impl SimulatedFault {
@@ -231,6 +241,8 @@ impl SimulatedFault {
                 | Self::DisplaceJournal { .. }
                 | Self::ForgedRefusals { .. }
                 | Self::HangLane { .. }
+                | Self::StandBy { .. }
+                | Self::HandOver { .. }
         )
     }
 
@@ -244,6 +256,7 @@ impl SimulatedFault {
                 | Self::CrashDriverAndHost { .. }
                 | Self::LoseDriver { .. }
                 | Self::ReplaceDriver { .. }
+                | Self::HandOver { .. }
         )
     }
 }

@@ -2,6 +2,7 @@
 //! and by `ending`.
 
 use elastic_protocol::messages::{DRIVERS_MAX, DriverStatus, KnownDrivers};
+use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{NodeId, Time};
 
 use super::DriverCore;
@@ -35,7 +36,7 @@ impl DriverCore {
 
     /// Tells a node that has just joined the addresses of all drivers.
     pub(crate) fn tell_of_drivers(&mut self, node: NodeId) {
-        if !self.standbys.is_empty() {
+        if !self.standbys.is_empty() && !is_planted(Bug::StandbysUntold) {
             let message = self.known_drivers();
             self.output(DriverOutput::KnownDrivers { to: vec![node], message });
         }
@@ -54,7 +55,8 @@ impl DriverCore {
 
     /// Whether this signal ends the driver and not the job: a standby can go on with the job.
     pub(crate) fn is_to_hand_over(&self, signal: i32) -> bool {
-        signal == SIGTERM && !self.standbys.is_empty() && !self.round.phase().is_over()
+        let is_there = !self.standbys.is_empty() && !is_planted(Bug::StandbyNotUsed);
+        signal == SIGTERM && is_there && !self.round.phase().is_over()
     }
 
     /// Leaves the job to the standbys. To them it is as if this driver were killed, without the time to notice.

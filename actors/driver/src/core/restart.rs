@@ -225,7 +225,8 @@ impl DriverCore {
             if self.forget_without_process(&worker) {
                 continue;
             }
-            if self.roster.keep_process(now, &worker, worker == *attached) {
+            let is_awaited = self.roster.keep_process(now, &worker, worker == *attached);
+            if is_awaited && !is_planted(Bug::KeptNotAwaited) {
                 let deadline = now + self.config.deadlines.start;
                 self.agenda.set(deadline, Timer::Start(worker));
             }

@@ -43,7 +43,7 @@ impl DriverCore {
         core.outbox.keep_records(RecordLedger::new(image, last, between));
         let (image, is_fresh) = restored;
         core.round.restore(&image);
-        if image.program_attaches {
+        if image.program_attaches && !is_planted(Bug::ProgramForgotten) {
             core.roster.note_program_starts();
         }
         if !is_planted(Bug::IncarnationsBeginAnew) {

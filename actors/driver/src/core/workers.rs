@@ -177,7 +177,9 @@ impl DriverCore {
             }
         };
         self.round.note_attached();
-        self.roster.note_program_starts();
+        if !is_planted(Bug::ProgramForgotten) {
+            self.roster.note_program_starts();
+        }
         self.record(&JournalRecord::WorkerAttached {
             worker: worker.clone(),
             data_address: attach.data_address,

@@ -65,6 +65,10 @@ pub(super) struct SimulatedHost {
     /// World time at which the last step ends that was begun while the host was slow.
     pub(super) slow_until: u64,
     pub(super) no_spawn: u32,
+    /// Number of active faults that take the program away.
+    pub(super) no_program: u32,
+    /// Whether there ever was one.
+    pub(super) has_lacked_program: bool,
     /// Active faults under which the host's workers cannot form groups: cause unknown to the worker, cause known to
     /// it.
     pub(super) no_forming: [u32; 2],
@@ -189,6 +193,11 @@ impl SimulatedHost {
         self.slow_times > 1 || !self.slow_slots.is_empty()
     }
 
+    /// Whether processes start here, and come to the library.
+    pub(super) const fn starts_processes(&self) -> bool {
+        self.no_spawn + self.no_program + self.hang_start + self.other_release == 0
+    }
+
     /// Whether data for collectives comes in later than usual.
     pub(super) fn data_is_late(&self) -> bool {
         self.data_delay > 0 || !self.slow_data.is_empty()
@@ -217,6 +226,8 @@ impl SimulatedHost {
             slow_slots: BTreeMap::new(),
             slow_until: 0,
             no_spawn: 0,
+            no_program: 0,
+            has_lacked_program: false,
             no_forming: [0; 2],
             no_loopback: 0,
             hang_start: 0,
@@ -314,7 +325,7 @@ impl World {
     }
 
     pub(super) fn handle_spawned(&mut self, host: u32, life: u32, token: u64) {
-        let no_spawn = self.hosts[host as usize].no_spawn > 0;
+        let SimulatedHost { no_spawn, no_program, .. } = self.hosts[host as usize];
         let Some(agent) = self.agent_mut(host, life) else { return };
         if agent.stopped > 0 {
             return agent.frozen.push(Happening::Spawned { host, life, token });
@@ -325,8 +336,11 @@ impl World {
         let (_, order) = agent.spawning.remove(index);
         let job = self.job_of_agent(host);
         let SpawnOrder { worker, place, environment, .. } = order;
-        let result = if no_spawn {
+        let result = if no_spawn > 0 {
             Err(StartFailure::from("simulated: no such file".to_owned()))
+        } else if no_program > 0 {
+            let reason = "simulated: the program is missing".to_owned();
+            Err(StartFailure { reason, is_programs: true })
         } else {
             let is_script = place.is_some() && !self.options.job.is_in_process();
             let (process, pid) = self.start_process(host, (life, job), worker.clone(), is_script);

@@ -306,8 +306,9 @@ impl World {
         }
         let mut others = self.hosts.iter().flat_map(|host| &host.processes);
         let elastic = self.scenario.driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
-        if began + elastic <= self.now {
-            // The elastic timeout ends every wait.
+        if began + elastic <= self.now || life != self.newest {
+            // The elastic timeout ends every wait. A former driver that stood still knows nothing of who died meanwhile; its lease has
+            // ended, and nodes that know its successor turn it away.
             self.processes[process as usize].put_out_by = Some(life);
             return Ok(());
         }

@@ -11,6 +11,9 @@ use super::super::{Happening, World};
 use super::{DriverCores, LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
+/// Why no agent can be started on a host, as the launcher says it.
+pub(in crate::cores) const LAUNCH_FAILS: &str = "simulated: no route to host";
+
 impl World {
     pub(super) fn driver_takes(&mut self, input: DriverInput) {
         let now = self.driver_now();
@@ -83,7 +86,8 @@ impl World {
         self.driver.enter_phase(self.now, ObservedPhase::Gather);
         let may_be =
             self.scenario.driver.mode == ElasticMode::Auto && self.options.job.is_in_process();
-        match may_be && !std::mem::replace(&mut self.driver.has_taken_back, true) {
+        let is_first = self.driver.taken_back.replace(self.driver.stamp).is_none();
+        match may_be && is_first {
             true => Ok(()),
             false => Err(format!("auto: a generation is taken back, since {worker} has attached")),
         }
@@ -91,10 +95,28 @@ impl World {
 
     /// Sends SIGTERM to the driver: the job is to end.
     pub(in crate::cores) fn stop_job(&mut self) {
+        self.driver.is_asked_to_stop = true;
         if let Some(node) = self.driver.node() {
             return node.stop_job(15);
         }
         self.driver_takes(DriverInput::Stop { signal: 15 });
+    }
+
+    /// A client asks the driver to end the job.
+    pub(in crate::cores) fn ask_to_stop(&mut self) {
+        match self.driver.node() {
+            Some(node) => node.stop_job(2),
+            None => {
+                self.driver.is_asked_to_stop = true;
+                self.driver_takes(DriverInput::StopAsked);
+            }
+        }
+    }
+
+    /// The launcher cannot start an agent on a host.
+    pub(in crate::cores) fn launch_fails(&mut self, host: u32) {
+        let (host, reason) = (self.hosts[host as usize].name.clone(), LAUNCH_FAILS.to_owned());
+        self.driver_takes(DriverInput::LaunchFailed { host, reason });
     }
 
     fn drain_registry(&mut self) {

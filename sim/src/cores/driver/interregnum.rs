@@ -47,8 +47,7 @@ impl World {
             let agent_runs = host.agent.as_ref().is_none_or(|agent| agent.stopped == 0);
             let in_reach = host.cut_to_driver + host.cut_from_driver + host.cut_data == 0;
             let forms = host.no_forming == [0; 2] && host.no_loopback == 0;
-            let starts =
-                forms && host.no_spawn + host.hang_start + host.other_release + host.unlisted == 0;
+            let starts = forms && host.unlisted == 0 && host.starts_processes();
             let is_slow = host.steps_slowly() || host.extra_delay > 0 || host.data_is_late();
             agent_runs && in_reach && starts && !is_slow && host.down == 0
         });

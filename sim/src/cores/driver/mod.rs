@@ -11,6 +11,7 @@ mod journal;
 mod lives;
 mod outputs;
 mod parting;
+mod standbys;
 mod succession;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,6 +36,7 @@ use self::journal::JournalSeat;
 pub(super) use self::journal::Tenancy;
 use self::parting::PartingDue;
 pub(in crate::cores) use self::parting::REFUSAL;
+use self::standbys::Standbys;
 use super::checkpoints::before_stop::SaveBeforeStop;
 use super::network::{Peers, new_peers};
 use super::{Happening, MS, World};
@@ -232,8 +234,12 @@ pub(super) struct DriverLife {
     pub(super) before_stop: SaveBeforeStop,
     /// Whether processes outlive the generation that they were started for: the program is known to use the library.
     pub(super) keeps_processes: bool,
-    /// Whether this life has taken a generation back.
-    pub(super) has_taken_back: bool,
+    /// The drivers that stand by for this one.
+    pub(super) standbys: Standbys,
+    /// Whether the job was to be ended by this life.
+    pub(super) is_asked_to_stop: bool,
+    /// The generation that this life has taken back: the job begins again with its processes.
+    pub(super) taken_back: Option<Stamp>,
     /// World time at which a look first found that the driver was told that another journal stands in its place.
     pub(super) displaced_since: Option<u64>,
     /// The end that the operator has asked for on a disk that stores nothing any more.
@@ -361,7 +367,9 @@ impl DriverLife {
             last_commit: None,
             before_stop: SaveBeforeStop::default(),
             keeps_processes,
-            has_taken_back: false,
+            standbys: Standbys::default(),
+            is_asked_to_stop: false,
+            taken_back: None,
             displaced_since: None,
             dead_disk: None,
         }

@@ -115,9 +115,11 @@ impl World {
             DriverOutput::Event(event) => self.driver_event(event),
             DriverOutput::Ended(result) => self.driver_ended(result),
             DriverOutput::Abandoned { reason, .. } => self.abandon(&reason),
-            DriverOutput::KnownDrivers { .. } | DriverOutput::HandedOver => {
-                self.fail_safety("the driver has standbys that nobody gave it".to_owned());
+            DriverOutput::KnownDrivers { to, message } => {
+                let checked = self.check_told_of_drivers(to, &message);
+                self.demand(checked);
             }
+            DriverOutput::HandedOver => self.handed_over(),
         }
     }
 

@@ -25,6 +25,15 @@ impl World {
         self.reopen_all();
     }
 
+    /// The driver's process ends, since another driver goes on with its job.
+    pub(super) fn end_for_standby(&mut self) {
+        self.begin_interregnum();
+        let life = self.driver.life;
+        self.record(TraceKind::Exit, TracePlace::DRIVER, (0, u64::from(life)), String::new);
+        self.end_life(false);
+        self.reopen_all();
+    }
+
     /// Whether the driver is killed before its next output. Kills it then.
     pub(crate) fn dies_midway(&mut self) -> bool {
         let Some((left, for_us)) = self.driver.dies_midway else { return false };

@@ -164,6 +164,8 @@ impl World {
             SimulatedFault::DisplaceJournal { .. } => self.put_journal_back(),
             SimulatedFault::StopOnDeadDisk { .. } => self.stop_again_on_dead_disk(index),
             SimulatedFault::ReplaceDriver { .. } => self.continue_former_drivers(),
+            SimulatedFault::StandBy { number, .. } => self.set_standby(number, false),
+            SimulatedFault::NoProgram { host, .. } => self.hosts[host as usize].no_program -= 1,
             _ => {}
         }
     }
@@ -199,6 +201,8 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::Unlist { host, .. }
         | SimulatedFault::Slots { host, .. }
         | SimulatedFault::NoSpawn { host, .. }
+        | SimulatedFault::NoProgram { host, .. }
+        | SimulatedFault::LaunchFails { host }
         | SimulatedFault::NoForming { host, .. }
         | SimulatedFault::LoopbackDown { host, .. }
         | SimulatedFault::OtherRelease { host, .. }
@@ -216,6 +220,9 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::Rack { .. }
         | SimulatedFault::ReplaceDriver { .. }
         | SimulatedFault::KillDriver
+        | SimulatedFault::AskToStop
+        | SimulatedFault::StandBy { .. }
+        | SimulatedFault::HandOver { .. }
         | SimulatedFault::Interrupt => TracePlace::DRIVER,
     }
 }

@@ -3,6 +3,9 @@
 use super::super::{Happening, World};
 use crate::plan::{DiskFault, SimulatedFault};
 
+/// Time until a driver leads that stood by as the job's operator ended the one before, in microseconds.
+const STANDBY_LEADS_US: u64 = 500_000;
+
 impl World {
     /// Carries a fault out. Returns its duration in microseconds, if the caller is to end it.
     pub(super) fn strike(&mut self, index: u32, fault: SimulatedFault) -> Option<u64> {
@@ -228,7 +231,7 @@ impl World {
                 Some(for_us)
             }
             SimulatedFault::StopOnDeadDisk { hangs, again_us } => {
-                if !self.driver.runs() || self.driver.dead_disk.is_some() {
+                if !self.driver.runs() || self.driver.dead_disk.is_some() || self.has_standby() {
                     return None;
                 }
                 let fault = if hangs { DiskFault::Hangs } else { DiskFault::Full };
@@ -250,10 +253,36 @@ impl World {
                 self.everybody_goes();
                 None
             }
+            SimulatedFault::Interrupt if self.has_standby() => {
+                self.ask_to_hand_over(0, STANDBY_LEADS_US);
+                None
+            }
             SimulatedFault::Interrupt => {
                 self.note_stop_asked();
                 self.stop_job();
                 None
+            }
+            SimulatedFault::AskToStop => {
+                self.note_stop_asked();
+                self.ask_to_stop();
+                None
+            }
+            SimulatedFault::StandBy { number, for_us } => {
+                self.set_standby(number, true);
+                Some(for_us)
+            }
+            SimulatedFault::HandOver { number, for_us } => {
+                self.ask_to_hand_over(number, for_us);
+                None
+            }
+            SimulatedFault::LaunchFails { host } => {
+                self.launch_fails(host);
+                None
+            }
+            SimulatedFault::NoProgram { host, for_us } => {
+                let host = &mut self.hosts[host as usize];
+                (host.no_program, host.has_lacked_program) = (host.no_program + 1, true);
+                Some(for_us)
             }
         }
     }
