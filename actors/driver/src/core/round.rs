@@ -251,9 +251,12 @@ impl Round {
         self.current = Some(generation);
     }
 
-    /// Takes the generation formed last back: its processes are kept for the next one.
+    /// Takes the generation formed last back: its processes are kept for the next one, and nobody is awaited as its member.
     pub(crate) fn take_back(&mut self) {
         (self.current, self.started_with) = (None, None);
+        if let RoundPhase::Gather(gather) = &mut self.phase {
+            gather.waiting_for.clear();
+        }
         if let Some(reset) = &mut self.reset {
             reset.ready_at = None;
         }

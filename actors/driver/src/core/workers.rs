@@ -11,6 +11,7 @@ use elastic_runtime::transport::LinkEvent;
 use super::DriverCore;
 use super::output::{DriverOutput, EventKind};
 use super::phase::RoundPhase;
+use super::restart::ProcessStage;
 use super::roster::{AttachedAs, WorkerDeparture};
 use super::table::{PeerLink, Stance};
 use super::timers::Timer;
@@ -159,6 +160,13 @@ impl DriverCore {
             // The worker is told with all the others when the job ends.
             RoundPhase::Failing { .. } => return,
             _ => {}
+        }
+        // One that a successor of this driver has started, which gives the same numbers out; or one that has ended by now.
+        let has_no_process = self.roster.worker(worker).is_some_and(|record| {
+            matches!(record.stage, Some(ProcessStage::Planned | ProcessStage::Done))
+        });
+        if has_no_process {
+            return self.tell_leave(worker, "its slot has another worker now");
         }
         if !self.adopt(now, worker) {
             return;

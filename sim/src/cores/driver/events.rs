@@ -20,6 +20,9 @@ const JUDGED_WITHIN_NS: u64 = 5_000 * MS;
 /// Longest time until a member in reach learns that a change was undone.
 const RESUMPTION_NS: u64 = 5_000 * MS;
 
+/// Time allowed from a decision to its words, beside the journal's.
+const HELD_NS: u64 = 100 * MS;
+
 impl World {
     pub(crate) fn driver_event(&mut self, event: DriverEvent) {
         if self.driver.life == self.newest {
@@ -339,9 +342,14 @@ impl World {
         });
         let others = self.driver.members.iter().filter(|other| **other != process);
         let mut others = others.filter_map(|other| self.processes.get(*other as usize));
+        // What was decided is told once it is stored, and the driver may hear of a death meanwhile.
+        let held_ns = HELD_NS + 4 * self.scenario.sync_ns;
         others.any(|other| {
+            let ended_at = other.stopping.ended_at;
+            let has_just_died = ended_at.is_some_and(|ended| ended + held_ns > self.now);
             !other.is_to_leave()
-                && standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id))
+                && (has_just_died
+                    || standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id)))
                 && other.program.saved.map(|saved| saved.model.samples) >= acknowledged
         })
     }

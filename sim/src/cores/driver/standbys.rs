@@ -110,7 +110,8 @@ impl World {
         let untold = agents.find_map(|agent| {
             let link = &self.links[agent.link as usize];
             let node = link.node.as_ref()?;
-            let is_known = agent.is_welcomed && agent.is_in_session && link.is_in_touch();
+            let runs = agent.stopped == 0 && agent.continued_at + TOLD_WITHIN_NS <= self.now;
+            let is_known = runs && agent.is_welcomed && agent.is_in_session && link.is_in_touch();
             (is_known && !standbys.told.contains(node)).then_some(node)
         });
         match untold {

@@ -8,7 +8,7 @@ use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 
 use super::cluster::{Cluster, silence};
 use super::host;
-use crate::core::{DriverConfig, ElasticMode};
+use crate::core::{DriverConfig, ElasticMode, RoundPhase};
 
 const FAILED: ExitStatus = ExitStatus::Code(1);
 const DONE: ExitStatus = ExitStatus::Code(0);
@@ -275,6 +275,26 @@ fn in_auto_mode_one_that_is_being_stopped_decides_nothing_as_it_attaches() {
     cluster.attach(&next);
     cluster.settle();
     assert_eq!((cluster.taken_back, cluster.core.is_by_restart()), (1, false));
+}
+
+#[test]
+fn in_auto_mode_nobody_waits_for_members_of_a_generation_that_is_taken_back() {
+    let mut cluster = four(|config| config.mode = ElasticMode::Auto);
+    cluster.hold_stops = true;
+    cluster.lose_host("b");
+    assert_eq!(cluster.resets.len(), 1, "the processes on host a are being stopped");
+    // It was out of reach with its agent, which is not back yet.
+    let first = cluster.worker("b", 0);
+    cluster.attach(&first);
+    cluster.settle();
+    assert!(!cluster.core.is_by_restart());
+    cluster.release_stops();
+    cluster.settle();
+    let waiting = match cluster.core.round.phase() {
+        RoundPhase::Gather(gather) => gather.waiting_for.len(),
+        phase => panic!("{phase:?}"),
+    };
+    assert_eq!(waiting, 0, "the next generation does not wait for who has ended");
 }
 
 #[test]
