@@ -184,6 +184,8 @@ bugs! {
     RankOfAnother = "by restart, a process has the rank of another", "driver";
     /// In mode auto, nobody waits for the processes that are kept to attach, too (G-9).
     KeptNotAwaited = "a process that is kept in mode auto may take for ever to attach", "driver";
+    /// In mode auto, a process that left its job counts as one that has done its part (G-10).
+    LeftCountsAsDone = "a worker that left before its driver knew it counts as done", "driver";
     /// A driver that takes over counts the program as missing everywhere, though it has run (G-10).
     ProgramForgotten = "a new driver does not know that the program has run", "driver";
     /// SIGTERM ends the job although another driver stands by (D-3).

@@ -108,6 +108,14 @@ impl LockSeat {
         self.shared.table.seat(self.number)?.note()
     }
 
+    /// Whether the process has begun to use the seat: its program uses the library.
+    pub fn was_taken(&self) -> bool {
+        self.shared
+            .table
+            .seat(self.number)
+            .is_some_and(|seat| seat.taken.load(Ordering::Acquire) != 0)
+    }
+
     /// Lets the process inherit the table. Makes one system call: to be called in the new process, between fork and exec.
     ///
     /// # Errors

@@ -237,15 +237,15 @@ impl Handler<ProcessEvent> for AgentActor {
                 info!(%worker, "has died; its process is ending");
                 self.with_core(ctx, |core, _now| core.handle_dying(&worker));
             }
-            ProcessEvent::Exited { worker, status, refused_release } => {
-                match &refused_release {
+            ProcessEvent::Exited { worker, status, library } => {
+                match library.refused_release() {
                     None => info!(%worker, %status, "ended"),
                     Some(release) => {
                         warn!(%worker, %status, release, "ended: refused for its library's release");
                     }
                 }
                 self.with_core(ctx, |core, _now| {
-                    core.handle_exited(&worker, status, refused_release);
+                    core.handle_exited(&worker, status, library);
                 });
             }
             ProcessEvent::Inspected { worker, sight } => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler, Recipient};
 use bytes::Bytes;
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent, StoppedBy};
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent, LibraryTrace, StoppedBy};
 use elastic_protocol::{
     ActorId, ActorName, Deadlines, ExitStatus, HostName, Incarnation, JobId, NodeId, NodeName,
     ProgramSpec, Term, WorkerId,
@@ -86,7 +86,7 @@ impl ProcessPort for Stubborn {
             events.do_send(ProcessEvent::Exited {
                 worker: worker.clone(),
                 status,
-                refused_release: None,
+                library: LibraryTrace::Unseen,
             });
             let said = LastWords::default();
             events.do_send(ProcessEvent::LastWords { worker, said });
@@ -209,7 +209,7 @@ fn killed_after_grace() -> AgentToDriver {
         status: ExitStatus::Signal(9),
         stopped_by: Some(StoppedBy::Driver(Term(1))),
         killed_after_grace: true,
-        refused_release: None,
+        library: LibraryTrace::Unseen,
     }
 }
 

@@ -96,9 +96,8 @@ pub enum AgentToDriver {
         stopped_by: Option<StoppedBy>,
         /// Whether the agent was stopping the process, and had to use SIGKILL after the grace period.
         killed_after_grace: bool,
-        /// The release of the library in the process, if the driver has refused it for being another one than its own: it
-        /// was refused before it had shown which worker it is. A short text: the table of locks holds 124 bytes of it.
-        refused_release: Option<String>,
+        /// What the process has shown of the library.
+        library: LibraryTrace,
     },
     /// The host wants to leave (SIGTERM, spot notice): its workers are to be taken out without loss.
     Drain {
@@ -182,6 +181,29 @@ impl AgentToDriver {
     /// How long after the end of a process its output is read. The output is in the pipe already: only a slow
     /// disk or an overloaded machine needs this time.
     pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
+}
+
+/// What a process has shown of the library, as its agent finds it when the process has ended.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum LibraryTrace {
+    /// Nothing: its program does not use the library, has not come to it, or the system cannot tell (Linux before 5.16).
+    #[default]
+    Unseen,
+    /// It has begun to use the library. By its exit status alone nobody knows whether it has done its part.
+    Used,
+    /// The driver has refused it, since its library is of this release and not of the driver's: before it had shown which worker
+    /// it is. A short text: the table of locks holds 124 bytes of it.
+    Refused(String),
+}
+
+impl LibraryTrace {
+    /// The release for which the process was refused.
+    pub fn refused_release(&self) -> Option<&str> {
+        match self {
+            Self::Refused(release) => Some(release),
+            Self::Unseen | Self::Used => None,
+        }
+    }
 }
 
 /// The first to have a process stopped by its agent.

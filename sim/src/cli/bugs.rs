@@ -157,9 +157,11 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::LinkTurnedAround
         | Bug::LinksOfSlowHostNamed
         | Bug::FailedCheckIgnored => 11,
-        Bug::KeptNotAwaited | Bug::ProgramForgotten | Bug::StandbyNotUsed | Bug::StandbysUntold => {
-            18
-        }
+        Bug::KeptNotAwaited
+        | Bug::LeftCountsAsDone
+        | Bug::ProgramForgotten
+        | Bug::StandbyNotUsed
+        | Bug::StandbysUntold => 18,
         _ => 0,
     }
 }

@@ -85,7 +85,9 @@ impl World {
         };
         let was_sick = host.sick > 0 || host.sick_until + KNOWN_NS > self.now;
         let was_away = reason != "exit code 1" && self.calm_for(0) < KNOWN_NS;
-        match was_sick || was_away {
+        // What is told waits for the journal.
+        let was_held = !self.driver_acts_since(KNOWN_NS);
+        match was_sick || was_away || was_held {
             true => Ok(()),
             false => Err(format!(
                 "health: the check of {name} is said to have failed ({reason}), and it is well"

@@ -118,10 +118,10 @@ impl World {
 
     /// The driver hears an agent's report.
     pub(super) fn note_report(&mut self, message: &AgentToDriver) {
-        let AgentToDriver::Exited { worker, stopped_by, refused_release, .. } = message else {
+        let AgentToDriver::Exited { worker, stopped_by, library, .. } = message else {
             return;
         };
-        if refused_release.is_some() {
+        if library.refused_release().is_some() {
             // Nobody is to be blamed for it.
             let slot = (worker.host.clone(), worker.slot);
             let tries = self.tries.entry(slot.clone()).or_default();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::JobPhase;
+use elastic_protocol::messages::{JobPhase, LibraryTrace};
 use elastic_protocol::{Deadlines, ExitStatus, NodeId, Stamp, WorkerId};
 use elastic_worker::state::core::{StateConfig, StateCore};
 
@@ -79,10 +79,15 @@ impl SimulatedProcess {
         !self.is_alive
     }
 
-    /// The release of the process's library, if the driver has refused it for that before it ended.
-    pub(super) fn refused_release(&self) -> Option<String> {
-        let is_refused = self.is_of_other_release && self.end == Some(REFUSED_STATUS);
-        is_refused.then(|| "elastic-node 0.0.0, simulated".to_owned())
+    /// What the process has shown of the library.
+    pub(super) fn library(&self) -> LibraryTrace {
+        if self.is_of_other_release && self.end == Some(REFUSED_STATUS) {
+            return LibraryTrace::Refused("elastic-node 0.0.0, simulated".to_owned());
+        }
+        match self.has_booted && !self.is_script {
+            true => LibraryTrace::Used,
+            false => LibraryTrace::Unseen,
+        }
     }
 
     /// The process id.

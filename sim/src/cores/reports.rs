@@ -75,19 +75,13 @@ impl World {
                     None => Ok(()),
                 }
             }
-            AgentToDriver::Exited {
-                worker,
-                status,
-                stopped_by,
-                killed_after_grace,
-                refused_release,
-            } => {
+            AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace, library } => {
                 let process = self.process_of(job, worker).map(|it| &self.processes[it as usize]);
                 let Some(process) = process.filter(|process| process.end == Some(*status)) else {
                     return complain(format!("{worker} is said to have ended: {status}"));
                 };
-                if *refused_release != process.refused_release() {
-                    return complain(format!("{worker} is said to be of {refused_release:?}"));
+                if *library != process.library() {
+                    return complain(format!("{worker} is said to have shown {library:?}"));
                 }
                 let stopping = &process.stopping;
                 let is_signalled = stopping.terminated_at.or(stopping.killed_at).is_some();

@@ -11,7 +11,8 @@ use elastic_driver::{EventKind, HostResetMs};
 use elastic_host_manager::{HostEntry, HostState, HostUpdate, HostsSnapshot};
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, DriverToAgent, DriverToWorker, Formation, FormationTable, JobShards,
-    LiveWorker, Placement, ProcessPlace, StatusReport, StoppedBy, SyncPlan, Vote, WorkerToDriver,
+    LibraryTrace, LiveWorker, Placement, ProcessPlace, StatusReport, StoppedBy, SyncPlan, Vote,
+    WorkerToDriver,
 };
 use elastic_protocol::{Assignment, CommitId, JobOutcome, JobResult, Stamp};
 use elastic_registry::{GenerationVerdict, Incident, RestartBudget};
@@ -121,21 +122,16 @@ pub(crate) fn from_agent(message: &AgentToDriver) -> String {
             format!("{worker} was not started: {reason}")
         }
         AgentToDriver::Dying { worker } => format!("{worker} has died"),
-        AgentToDriver::Exited {
-            worker,
-            status,
-            stopped_by,
-            killed_after_grace,
-            refused_release,
-        } => {
+        AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace, library } => {
             let by = stopped_by.map(|by| match by {
                 StoppedBy::Driver(term) => format!("the driver of term {term}"),
                 StoppedBy::Agent => "the agent".to_owned(),
             });
             let killed = if *killed_after_grace { ", killed after its grace" } else { "" };
-            let refused = match refused_release {
-                Some(release) => format!(", refused as {release}"),
-                None => String::new(),
+            let refused = match library {
+                LibraryTrace::Refused(release) => format!(", refused as {release}"),
+                LibraryTrace::Used => ", has used the library".to_owned(),
+                LibraryTrace::Unseen => String::new(),
             };
             format!("{worker} has ended: {status}, stopped by {}{killed}{refused}", or_none(by))
         }

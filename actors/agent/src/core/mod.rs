@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, LaneStatus, LiveWorker, NodeCount, OutputSettings,
+    AgentToDriver, DriverToAgent, LaneStatus, LibraryTrace, LiveWorker, NodeCount, OutputSettings,
 };
 use elastic_protocol::{Deadlines, ExitStatus, HostName, JobId, ProgramSpec, Term, Time, WorkerId};
 
@@ -378,14 +378,8 @@ impl AgentCore {
         }
     }
 
-    /// A process ended; `refused_release` is that of the library in it, if the driver has refused it for that. The driver is
-    /// told at once; the last words follow through [`Self::handle_last_words`].
-    pub fn handle_exited(
-        &mut self,
-        worker: &WorkerId,
-        status: ExitStatus,
-        refused_release: Option<String>,
-    ) {
+    /// A process ended, which had shown so much of the library. The driver is told at once; the last words follow through [`Self::handle_last_words`].
+    pub fn handle_exited(&mut self, worker: &WorkerId, status: ExitStatus, library: LibraryTrace) {
         let Some(process) = self.process_mut(worker) else {
             self.warn(AgentWarning::UnknownProcess { worker: worker.clone() });
             return;
@@ -402,7 +396,7 @@ impl AgentCore {
                 status,
                 stopped_by,
                 killed_after_grace,
-                refused_release,
+                library,
             });
         }
         self.speechless.insert(worker.clone());

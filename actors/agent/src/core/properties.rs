@@ -268,7 +268,7 @@ impl Model {
         if let Some((worker, status)) = ended {
             self.live.remove(&worker);
             self.ended.insert(worker.clone(), false);
-            self.core.handle_exited(&worker, status, None);
+            self.core.handle_exited(&worker, status, LibraryTrace::Unseen);
             return self.core.handle_last_words(&worker, LastWords::default());
         }
         self.core.handle_timeout(now);

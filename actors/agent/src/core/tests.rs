@@ -1,8 +1,8 @@
 //! Unit tests of the agent's core, one decision at a time.
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, HealthFailure, LaneStatus, ProcessActivity, ProcessSight,
-    StoppedBy,
+    AgentToDriver, DriverToAgent, HealthFailure, LaneStatus, LibraryTrace, ProcessActivity,
+    ProcessSight, StoppedBy,
 };
 use elastic_protocol::{
     Deadlines, ExitStatus, HostName, Incarnation, JobId, ProgramSpec, Term, Time, WorkerId,
@@ -75,13 +75,13 @@ fn exited_by(worker: WorkerId, status: ExitStatus, stopped_by: Option<StoppedBy>
         status,
         stopped_by,
         killed_after_grace: false,
-        refused_release: None,
+        library: LibraryTrace::Unseen,
     })
 }
 
 /// A process ends without last words.
 fn end(core: &mut AgentCore, worker: &WorkerId, status: ExitStatus) {
-    core.handle_exited(worker, status, None);
+    core.handle_exited(worker, status, LibraryTrace::Unseen);
     core.handle_last_words(worker, LastWords::default());
 }
 
@@ -319,7 +319,7 @@ fn g_12_a_death_is_told_before_the_process_has_ended() {
     );
     core.handle_driver(T0, welcome(1, 2));
     assert_eq!(drain(&mut core), [dying], "the next driver learns of it");
-    core.handle_exited(&worker(0, 1), ExitStatus::Signal(9), None);
+    core.handle_exited(&worker(0, 1), ExitStatus::Signal(9), LibraryTrace::Unseen);
     assert_eq!(drain(&mut core), [exited(worker(0, 1), ExitStatus::Signal(9))]);
     core.handle_dying(&worker(0, 1));
     assert_eq!(drain(&mut core), [], "its end was told");
@@ -348,7 +348,7 @@ fn an_end_without_a_link_is_reported_to_the_next_driver() {
 #[test]
 fn a_report_that_came_back_is_sent_again_to_a_driver_that_is_still_there() {
     let mut core = running();
-    core.handle_exited(&worker(0, 1), ExitStatus::Code(3), None);
+    core.handle_exited(&worker(0, 1), ExitStatus::Code(3), LibraryTrace::Unseen);
     let outputs = drain(&mut core);
     let [AgentOutput::ToDriver(report)] = outputs.as_slice() else { panic!("{outputs:?}") };
     core.handle_undeliverable(T0, report.clone());
@@ -522,7 +522,7 @@ fn the_tail_is_cut_at_a_character() {
 #[test]
 fn g_12_a_death_is_told_before_its_last_words_and_the_slot_is_free_at_once() {
     let mut core = running();
-    core.handle_exited(&worker(0, 1), ExitStatus::Code(1), None);
+    core.handle_exited(&worker(0, 1), ExitStatus::Code(1), LibraryTrace::Unseen);
     assert_eq!(drain(&mut core), [exited(worker(0, 1), ExitStatus::Code(1))]);
     core.handle_driver(T0, start(worker(0, 2)));
     assert!(matches!(drain(&mut core).as_slice(), [AgentOutput::Spawn(_)]));
@@ -544,7 +544,7 @@ fn g_10_an_agent_that_leaves_tells_last_words_first() {
     let mut core = running();
     core.handle_driver(T0, DriverToAgent::Leave { code: 0, reason: "over".to_owned() });
     drain(&mut core);
-    core.handle_exited(&worker(0, 1), ExitStatus::Signal(15), None);
+    core.handle_exited(&worker(0, 1), ExitStatus::Signal(15), LibraryTrace::Unseen);
     assert_eq!(drain(&mut core).len(), 1, "its end, and no Exit yet");
     core.handle_last_words(&worker(0, 1), LastWords::default());
     assert_eq!(drain(&mut core), [silence(worker(0, 1)), exit(0, "over")]);

@@ -39,7 +39,7 @@ mod tests;
 use std::time::Duration;
 
 use actix::{Message, Recipient};
-use elastic_protocol::messages::{HealthFailure, ProcessSight};
+use elastic_protocol::messages::{HealthFailure, LibraryTrace, ProcessSight};
 use elastic_protocol::{ExitStatus, WorkerId};
 
 use super::core::{LastWords, SpawnOrder, StartFailure, StopSignal};
@@ -68,8 +68,8 @@ pub enum ProcessEvent {
         worker: WorkerId,
         /// Its exit status.
         status: ExitStatus,
-        /// The release of the library in it, if the driver has refused it for being another one than its own.
-        refused_release: Option<String>,
+        /// What it has shown of the library.
+        library: LibraryTrace,
     },
     /// The last words of a process that has ended. Sent once for each, after `Exited`.
     LastWords {

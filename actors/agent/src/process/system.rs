@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Recipient;
+use elastic_protocol::messages::LibraryTrace;
 use elastic_protocol::{ExitStatus, WorkerId, environment};
+use elastic_robust_lock::LockSeat;
 use elastic_runtime::{BlockingLane, DroppingWriterTrouble, OffloadPort};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -202,7 +204,7 @@ impl ProcessContext {
             seat
         });
         watch.ended().await;
-        let refused_release = seat.as_ref().and_then(|seat| seat.note());
+        let library = seat.as_deref().map_or_else(LibraryTrace::default, library_of);
         drop(seat);
         let Self { worker, starter, lane, live, events, .. } = self;
         let status = live.borrow_mut().bury(&worker, pid, child, &starter);
@@ -217,7 +219,7 @@ impl ProcessContext {
             let starter = starter.clone();
             drop(lane.run("end orphans", move || orphans::end_orphans(&starter, &mark)));
         }
-        events.do_send(ProcessEvent::Exited { worker: worker.clone(), status, refused_release });
+        events.do_send(ProcessEvent::Exited { worker: worker.clone(), status, library });
         let tail = output.finish().await;
         let error = match error_file {
             Some(path) => {
@@ -230,6 +232,15 @@ impl ProcessContext {
         let explained = timeout(TAIL_PATIENCE, explained).await.ok().and_then(Result::ok);
         let said = LastWords { tail, error, out_of_memory: explained.flatten() };
         events.do_send(ProcessEvent::LastWords { worker, said });
+    }
+}
+
+/// What the process of a seat has shown of the library. It leaves a note where the driver has refused it.
+fn library_of(seat: &LockSeat) -> LibraryTrace {
+    match seat.note() {
+        Some(release) => LibraryTrace::Refused(release),
+        None if seat.was_taken() => LibraryTrace::Used,
+        None => LibraryTrace::Unseen,
     }
 }
 

@@ -75,14 +75,8 @@ impl DriverCore {
                 self.handle_start_failed(now, &worker, &reason, is_programs);
             }
             AgentToDriver::Dying { worker } => self.handle_dying(now, &worker),
-            AgentToDriver::Exited {
-                worker,
-                status,
-                stopped_by,
-                killed_after_grace,
-                refused_release,
-            } => {
-                let exit = ProcessExit { status, stopped_by, killed_after_grace, refused_release };
+            AgentToDriver::Exited { worker, status, stopped_by, killed_after_grace, library } => {
+                let exit = ProcessExit { status, stopped_by, killed_after_grace, library };
                 self.handle_exit(now, &worker, &exit);
             }
             AgentToDriver::LastWords { worker, tail, error, out_of_memory } => {

@@ -548,6 +548,14 @@ impl DriverCore {
         let begins_at = found.unwrap_or_default();
         let message = format!("{what}: training begins again at step {begins_at}");
         self.event(EventKind::Warning { message });
+        // It is missed once: what is lost with it is told and counted.
+        self.checkpoints.last = None;
+        self.record(&JournalRecord::CheckpointGone);
+        if found.is_none() {
+            self.state.forget();
+            self.state.reached(begins_at);
+            self.record_state(now);
+        }
     }
 
     /// The root can load no checkpoint. Another root would read the same files, so the job ends, and no host is to blame.

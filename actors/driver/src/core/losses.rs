@@ -3,7 +3,7 @@
 
 use elastic_host_manager::HostState;
 use elastic_protocol::job::shorten;
-use elastic_protocol::messages::{Ballot, StoppedBy, Vote};
+use elastic_protocol::messages::{Ballot, LibraryTrace, StoppedBy, Vote};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
 use elastic_registry::{BudgetSpent, GenerationVerdict, Incident, RestartBudget};
@@ -20,8 +20,8 @@ pub(crate) struct ProcessExit {
     pub(crate) status: ExitStatus,
     pub(crate) stopped_by: Option<StoppedBy>,
     pub(crate) killed_after_grace: bool,
-    /// The release of the library in it, if this driver has refused it for that.
-    pub(crate) refused_release: Option<String>,
+    /// What it has shown of the library.
+    pub(crate) library: LibraryTrace,
 }
 
 impl DriverCore {
@@ -125,7 +125,7 @@ impl DriverCore {
 
     /// Handles the end of a worker's process, as its agent saw it.
     pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &ProcessExit) {
-        let ProcessExit { status, stopped_by, killed_after_grace, refused_release } = exit;
+        let ProcessExit { status, stopped_by, killed_after_grace, library } = exit;
         let (status, killed_after_grace) = (*status, *killed_after_grace);
         let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
         // The status may come after the process was stopped, after the end of the job, or to a driver that has taken over
@@ -145,7 +145,7 @@ impl DriverCore {
         if is_stopped_by_another {
             self.open_slot_of(worker);
         }
-        let is_done = self.handle_process_done(worker, status);
+        let is_done = self.handle_process_done(worker, status, library);
         let expected = is_done
             || is_stopped_by_another
             || stance == Stance::Leaving
@@ -188,7 +188,7 @@ impl DriverCore {
             self.lose_failed_member(now, worker, failure, &cause, now);
         }
         self.forget_worker(worker);
-        if let Some(release) = refused_release.as_ref().filter(|_| !expected) {
+        if let Some(release) = library.refused_release().filter(|_| !expected) {
             self.handle_other_release(now, worker, release);
         } else if !expected && !self.round.phase().is_over() {
             // A death was noted when it was known; a generation may have trained since.

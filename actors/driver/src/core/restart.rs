@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use elastic_protocol::messages::{Ballot, ProcessPlace};
+use elastic_protocol::messages::{Ballot, LibraryTrace, ProcessPlace};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, HostName, ResetCause, Time, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -118,10 +118,17 @@ impl DriverCore {
         meant.cloned().collect()
     }
 
-    /// Notes that a process of the generation under way ended with exit code 0. False if the end was of another kind.
-    pub(crate) fn handle_process_done(&mut self, worker: &WorkerId, status: ExitStatus) -> bool {
+    /// Notes that a process of the generation under way ended with exit code 0. False if the end was of another kind. One that has used
+    /// the library has left its job so, and has not done its part: this driver has not heard of it, or its journal has not.
+    pub(crate) fn handle_process_done(
+        &mut self,
+        worker: &WorkerId,
+        status: ExitStatus,
+        library: &LibraryTrace,
+    ) -> bool {
         let is_active = self.round.phase().is_generation_active() && self.round.is_member(worker);
-        if !(is_active && status.is_success() && self.roster.note_done(worker)) {
+        let uses_library = *library == LibraryTrace::Used && !is_planted(Bug::LeftCountsAsDone);
+        if !(is_active && !uses_library && status.is_success() && self.roster.note_done(worker)) {
             return false;
         }
         self.record(&JournalRecord::ProcessDone { worker: worker.clone() });

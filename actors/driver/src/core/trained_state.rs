@@ -113,7 +113,7 @@ impl TrainedState {
         self.trained + self.trains_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Forgets the state, since the job begins with another kind of process. The lost steps stay counted.
+    /// Forgets the state, since the job begins anew: from nothing, or with another kind of process. The lost steps stay counted.
     pub(crate) fn forget(&mut self) {
         (self.committed, self.trained, self.trains_since) = (None, Duration::ZERO, None);
     }

@@ -360,6 +360,7 @@ impl Image {
                 self.deals = *recent;
             }
             JournalRecord::CheckpointSaved { checkpoint } => self.checkpoint = Some(*checkpoint),
+            JournalRecord::CheckpointGone => self.checkpoint = None,
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
             JournalRecord::ProcessDone { worker } => {
                 if let Some(image) = self.workers.get_mut(worker) {

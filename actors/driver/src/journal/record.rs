@@ -168,6 +168,8 @@ pub enum JournalRecord {
         /// How often shards were dealt anew in the last hour.
         recent: u32,
     },
+    /// The last checkpoint is not in its folder any more, and training goes on without it.
+    CheckpointGone,
 }
 
 impl JournalRecord {

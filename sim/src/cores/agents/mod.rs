@@ -377,16 +377,16 @@ impl World {
         let entry = &self.processes[process as usize];
         let status = entry.end.unwrap_or(ExitStatus::Signal(9));
         let worker = entry.id.clone();
-        let refused_release = entry.refused_release();
+        let library = entry.library();
         let is_slow = self.draw_ns(1, SLOW_READS_ONE_IN) == 1;
         let wait = if is_slow { LAST_WORDS_NS.1 } else { LAST_WORDS_NS.0 };
         let at = self.now + self.draw_ns(0, wait);
         self.agenda.push(at, Happening::Read { host, life, process });
         if let Some(node) = self.agent_mut(host, life).and_then(|agent| agent.node()) {
-            return node.process_event(ProcessEvent::Exited { worker, status, refused_release });
+            return node.process_event(ProcessEvent::Exited { worker, status, library });
         }
         self.with_agent(host, life, |core, _| {
-            core.handle_exited(&worker, status, refused_release);
+            core.handle_exited(&worker, status, library);
         });
     }
 

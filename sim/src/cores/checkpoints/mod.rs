@@ -214,10 +214,9 @@ impl World {
             }
             return;
         }
-        let (told, newest) = self.storage.empty(job);
+        let told = self.storage.empty(job);
         if self.driver.job == job {
             self.driver.gone_checkpoint = told.or(self.driver.gone_checkpoint);
-            self.driver.may_miss_checkpoint |= newest.is_some();
         }
         let found = match self.storage.resume(job) {
             Ok(found) => found,

@@ -56,6 +56,8 @@ pub(in crate::cores) struct SharedStorage {
     loses_power: bool,
     emptying: ChaCha8Rng,
     is_emptied: bool,
+    /// Jobs whose folder was found empty, though it had had a checkpoint.
+    missed: BTreeSet<JobNumber>,
     files: MemoryFiles,
     /// Parts that are safe, by rank.
     parts: BTreeMap<SaveKey, BTreeMap<u32, TrainedModel>>,
@@ -81,6 +83,7 @@ impl SharedStorage {
             loses_power: draws >= POWER_FAILS_FROM,
             emptying: stream(seed, "emptied folder of the shared storage", 0),
             is_emptied: draws >= EMPTIED_FROM,
+            missed: BTreeSet::new(),
             files: MemoryFiles::new(seed),
             parts: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
@@ -256,12 +259,14 @@ impl SharedStorage {
     }
 
     /// Empties a job's folder, in a quarter of the calls: its disk was not mounted when the job's processes began. Gives the step
-    /// that was said to be saved last, and the last one that was there.
-    pub(super) fn empty(&mut self, job: JobNumber) -> (Option<u64>, Option<u64>) {
+    /// that was said to be saved last.
+    pub(super) fn empty(&mut self, job: JobNumber) -> Option<u64> {
         if !self.is_emptied || !self.emptying.random_bool(0.25) {
-            return (None, None);
+            return None;
         }
-        let newest = self.newest(job);
+        if self.newest(job).is_some() {
+            self.missed.insert(job);
+        }
         let of_job = |path: &PathBuf| path.starts_with(directory(job));
         for path in self.files.files().into_iter().filter(of_job) {
             self.files.remove_file(&path).expect("it is there");
@@ -271,7 +276,12 @@ impl SharedStorage {
         self.withdraw(job, |_| true);
         self.offered.retain(|(of, _), _| *of != job);
         self.sealed.remove(&job);
-        (self.told.remove(&job), newest)
+        self.told.remove(&job)
+    }
+
+    /// Whether a checkpoint of this job was found to be gone.
+    pub(in crate::cores) fn has_been_emptied(&self, job: JobNumber) -> bool {
+        self.missed.contains(&job)
     }
 
     /// Checks that a checkpoint's bytes are a commit that was to be made whole, and not a mixture of several.

@@ -199,8 +199,6 @@ pub(super) struct DriverLife {
     pub(super) last_reset: Option<GenerationId>,
     /// The step of a checkpoint that is gone, until this life has told so.
     pub(in crate::cores) gone_checkpoint: Option<u64>,
-    /// Whether a checkpoint was there, of which this life may know, and is gone.
-    pub(in crate::cores) may_miss_checkpoint: bool,
     /// The step that is said to be saved, and the number of batches given before that, until the journal has stored it: the next
     /// driver does not know of it otherwise.
     pub(in crate::cores) saved_unstored: Option<(u64, u64)>,
@@ -348,7 +346,6 @@ impl DriverLife {
             resets: 0,
             last_reset: None,
             gone_checkpoint: None,
-            may_miss_checkpoint: false,
             saved_unstored: None,
             deaths: BTreeSet::new(),
             parting: PartingDue::default(),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{AgentToDriver, Ballot, LiveWorker, NodeCount, WorkerToDriver};
+use elastic_protocol::messages::{
+    AgentToDriver, Ballot, LibraryTrace, LiveWorker, NodeCount, WorkerToDriver,
+};
 use elastic_protocol::{
     ExitStatus, Incarnation, JobOutcome, NodeId, NodeName, ResetCause, WorkerId,
 };
@@ -494,7 +496,7 @@ fn x_12_a_library_of_another_release_ends_a_job_that_cannot_begin_without_it() {
     cluster.slow_start = true;
     cluster.add_host("a", 1);
     cluster.add_host("b", 2);
-    cluster.refused_release = Some(OTHER_RELEASE.to_owned());
+    cluster.library = LibraryTrace::Refused(OTHER_RELEASE.to_owned());
     let worker = cluster.worker("b", 1);
     cluster.exit(&worker, ExitStatus::Code(1));
     let result = cluster.result.as_ref().expect("all three slots are needed");
@@ -514,7 +516,7 @@ fn x_12_a_job_that_begins_without_a_host_of_another_release_waits_for_the_others
     });
     cluster.slow_start = true;
     cluster.add_host("a", 2);
-    cluster.refused_release = Some(OTHER_RELEASE.to_owned());
+    cluster.library = LibraryTrace::Refused(OTHER_RELEASE.to_owned());
     let worker = cluster.worker("a", 0);
     cluster.exit(&worker, ExitStatus::Code(1));
     assert_eq!(cluster.result, None, "another host may join");
@@ -531,8 +533,8 @@ fn x_12_a_host_whose_library_is_of_another_release_is_not_blamed_and_tried_again
     cluster.slow_start = true;
     let victim = cluster.worker("a", 0);
     cluster.exit(&victim, ExitStatus::Signal(9));
-    cluster.refused_release =
-        Some(format!("elastic-node {}, protocol 2.ab", env!("CARGO_PKG_VERSION")));
+    let theirs = format!("elastic-node {}, protocol 2.ab", env!("CARGO_PKG_VERSION"));
+    cluster.library = LibraryTrace::Refused(theirs);
     let mut before = victim;
     for _attempt in 0..6 {
         cluster.pass(Duration::from_secs(40));

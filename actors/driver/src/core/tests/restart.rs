@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_host_manager::{HostEntry, HostState};
-use elastic_protocol::messages::{AgentToDriver, ProgramError, WorkerCondition};
+use elastic_protocol::messages::{AgentToDriver, LibraryTrace, ProgramError, WorkerCondition};
 use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 
 use super::cluster::{Cluster, silence};
@@ -295,6 +295,24 @@ fn in_auto_mode_nobody_waits_for_members_of_a_generation_that_is_taken_back() {
         phase => panic!("{phase:?}"),
     };
     assert_eq!(waiting, 0, "the next generation does not wait for who has ended");
+}
+
+#[test]
+fn g_10_in_auto_mode_a_worker_that_left_before_its_driver_knew_it_has_not_done_its_part() {
+    let mut cluster = Cluster::new(|config| {
+        (config.mode, config.np) = (ElasticMode::Auto, Some(1));
+    });
+    cluster.add_host("a", 1);
+    cluster.library = LibraryTrace::Used;
+    let leaver = cluster.worker("a", 0);
+    cluster.exit(&leaver, DONE);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!((cluster.result.as_ref(), cluster.environments.len()), (None, 2), "it starts anew");
+    // A program that does not use the library has done its part.
+    cluster.library = LibraryTrace::Unseen;
+    let script = cluster.worker("a", 0);
+    cluster.exit(&script, DONE);
+    assert_eq!(cluster.result.map(|result| result.outcome), Some(JobOutcome::Succeeded));
 }
 
 #[test]

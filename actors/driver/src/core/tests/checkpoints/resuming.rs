@@ -250,6 +250,17 @@ fn c_1_a_checkpoint_that_was_found_and_is_gone_later_is_missed_by_a_driver_that_
 }
 
 #[test]
+fn c_1_a_checkpoint_that_is_gone_is_missed_once() {
+    let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, None);
+    assert_eq!(status(&cluster).last_step, None);
+    let (lost, told) = (steps_lost(&cluster), cluster.warnings.len());
+    kill_all(&mut cluster);
+    cluster.pass(Duration::from_secs(5));
+    resume(&mut cluster, None);
+    assert_eq!((steps_lost(&cluster), cluster.warnings.len()), (lost, told));
+}
+
+#[test]
 fn steps_that_came_from_a_checkpoint_count_as_lost_if_they_are_lost_again() {
     let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, Some(Step(100)));
     kill_all(&mut cluster);

@@ -14,8 +14,9 @@ use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
-    FormationTable, KnownDrivers, LiveWorker, NodeCount, Placement, ProcessActivity, ProcessSight,
-    ProgramError, ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote, WorkerToDriver,
+    FormationTable, KnownDrivers, LibraryTrace, LiveWorker, NodeCount, Placement, ProcessActivity,
+    ProcessSight, ProgramError, ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote,
+    WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -136,7 +137,7 @@ pub(super) struct Cluster {
     /// Whether agents keep the last words of ended processes back.
     pub(super) is_silent_at_end: bool,
     /// The release of the library in processes that end, if the driver has refused them for it.
-    pub(super) refused_release: Option<String>,
+    pub(super) library: LibraryTrace,
     /// Agents that were told to leave, and are held back.
     leaving: Vec<NodeId>,
     /// Whether the program uses the library.
@@ -216,7 +217,7 @@ impl Cluster {
             source: None,
             hold_stops: false,
             is_silent_at_end: false,
-            refused_release: None,
+            library: LibraryTrace::default(),
             leaving: Vec::new(),
             attaches,
             environments: BTreeMap::new(),

@@ -59,7 +59,7 @@ impl Cluster {
             status,
             stopped_by,
             killed_after_grace: false,
-            refused_release: self.refused_release.clone(),
+            library: self.library.clone(),
         };
         let agent = self.agents[&worker.host].clone();
         self.core.handle_agent(self.now, &agent, message);
