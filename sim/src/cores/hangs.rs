@@ -290,6 +290,12 @@ impl World {
             || !entry.is_alive
             || lately(entry.continued_at)
             || lately(entry.thread_continued_at);
+        // Some were looked at before another went on, and some after it.
+        let members = self.driver.members.iter();
+        let has_gone_on = members
+            .filter_map(|member| self.processes.get(*member as usize))
+            .any(|member| lately(member.continued_at) || lately(member.thread_continued_at));
+        let hangs = hangs || has_gone_on;
         if !hangs && grounds.sureness != HangSureness::Possible {
             return Err(format!("inactivity: {worker} is said to hang, and does not: {grounds}"));
         }

@@ -413,6 +413,11 @@ impl World {
                 let seen_from = agent.continued_at.max(agent.starved_until);
                 agent.waits_for_its_machine() || self.now < seen_from + CATCH_UP_NS
             });
+        // The driver waits for one that was killed meanwhile as for a silent one, and the next agent waits with it.
+        let lost_ns = self.scenario.driver.deadlines.lost.as_nanos() as u64;
+        let gone_at = self.hosts[host as usize].starved_gone_at;
+        let was_starved = gone_at > 0 && self.now < gone_at + lost_ns + CATCH_UP_NS;
+        let is_unseen = is_unseen || !self.keeps_processes() && was_starved;
         let is_excused = is_unseen
             || !self.driver_acts_since(self.notice_ns())
             || self.processes[process as usize].program.has_returned()

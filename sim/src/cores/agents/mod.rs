@@ -69,6 +69,8 @@ pub(super) struct SimulatedHost {
     pub(super) no_program: u32,
     /// Whether there ever was one.
     pub(super) has_lacked_program: bool,
+    /// World time at which an agent was last killed that was starved; 0: none was.
+    pub(super) starved_gone_at: u64,
     /// Active faults under which the host's workers cannot form groups: cause unknown to the worker, cause known to
     /// it.
     pub(super) no_forming: [u32; 2],
@@ -228,6 +230,7 @@ impl SimulatedHost {
             no_spawn: 0,
             no_program: 0,
             has_lacked_program: false,
+            starved_gone_at: 0,
             no_forming: [0; 2],
             no_loopback: 0,
             hang_start: 0,
@@ -316,6 +319,9 @@ impl World {
     pub(super) fn end_agent(&mut self, host: u32, is_clean: bool) {
         let Some(agent) = self.hosts[host as usize].agent.take() else { return };
         self.hosts[host as usize].gone_since = Some(self.now);
+        if agent.starved > 0 {
+            self.hosts[host as usize].starved_gone_at = self.now;
+        }
         self.disturb();
         let is_told = self.scenario.death_is_told;
         self.end_peer(agent.link, is_clean, is_told);

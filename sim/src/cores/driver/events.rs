@@ -343,10 +343,11 @@ impl World {
         let others = self.driver.members.iter().filter(|other| **other != process);
         let mut others = others.filter_map(|other| self.processes.get(*other as usize));
         // What was decided is told once it is stored, and the driver may hear of a death meanwhile.
-        let held_ns = HELD_NS + 4 * self.scenario.sync_ns;
+        let refused_since = self.driver.refused_since.unwrap_or(self.now);
+        let held_since = refused_since.saturating_sub(HELD_NS + 4 * self.scenario.sync_ns);
         others.any(|other| {
             let ended_at = other.stopping.ended_at;
-            let has_just_died = ended_at.is_some_and(|ended| ended + held_ns > self.now);
+            let has_just_died = ended_at.is_some_and(|ended| ended > held_since);
             !other.is_to_leave()
                 && (has_just_died
                     || standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id)))
