@@ -295,6 +295,8 @@ bugs! {
     ChangeOfWrongTable = "the change of a table is applied to another one", "state";
     /// On arrival the worker does not tell the commit that it holds (G-8).
     CommitNotTold = "the commit is not told on arrival", "state";
+    /// A step that a new driver orders to be saved as the one before did is never said to be safe (C-1).
+    RepeatedSaveUnanswered = "an order to save that a new driver repeats is not answered", "state";
     /// The pause of one generation goes on in the next.
     PauseOutlivesGeneration = "a pause outlives its generation", "state";
     /// On a new connection the worker does not repeat what the driver missed.

@@ -159,6 +159,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::FailedCheckIgnored => 11,
         Bug::KeptNotAwaited
         | Bug::LeftCountsAsDone
+        | Bug::RepeatedSaveUnanswered
         | Bug::ProgramForgotten
         | Bug::StandbyNotUsed
         | Bug::StandbysUntold => 18,
@@ -187,6 +188,10 @@ fn options(bug: Bug, cluster: &ClusterArguments, seed: u64) -> RunOptions {
         options.hosts = QUIET_HOSTS;
         options.slots = QUIET_SLOTS;
         options.seconds = options.seconds.max(QUIET_SECONDS);
+    }
+    if bug == Bug::LeftCountsAsDone {
+        // It shows where all that a job needs has left at once.
+        (options.hosts, options.slots) = (1, 2);
     }
     if bug == Bug::RecorderIgnored {
         // Of three that wait, the one that waits in something else is named without a recorder, too.

@@ -87,8 +87,8 @@ impl World {
                 self.continue_process(process, u32::MAX);
                 self.continue_thread(process, u32::MAX);
                 let entry = &self.processes[process as usize];
-                if entry.is_script && entry.hangs {
-                    // This script never came to its peers. Without peers nobody misses it, so the operator ends it.
+                if entry.hangs && (entry.is_script || !self.keeps_processes()) {
+                    // It never came to its peers. Without peers nobody misses a script, or what may be one, so the operator ends it.
                     self.kill_process(process);
                 }
             }

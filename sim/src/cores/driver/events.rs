@@ -332,6 +332,12 @@ impl World {
         ))
     }
 
+    /// World time from which on the driver may have decided what it tells now: that waits for the journal.
+    pub(super) fn held_since(&self) -> u64 {
+        let refused_since = self.driver.refused_since.unwrap_or(self.now);
+        refused_since.saturating_sub(HELD_NS + 4 * self.scenario.sync_ns)
+    }
+
     /// Whether another member holds the acknowledged commit, as far as the driver can know. No deadline has passed for
     /// it: it may have died or stand still a moment ago.
     fn is_held_by_a_member(&mut self, process: u32, acknowledged: Option<u64>) -> bool {
@@ -343,8 +349,7 @@ impl World {
         let others = self.driver.members.iter().filter(|other| **other != process);
         let mut others = others.filter_map(|other| self.processes.get(*other as usize));
         // What was decided is told once it is stored, and the driver may hear of a death meanwhile.
-        let refused_since = self.driver.refused_since.unwrap_or(self.now);
-        let held_since = refused_since.saturating_sub(HELD_NS + 4 * self.scenario.sync_ns);
+        let held_since = self.held_since();
         others.any(|other| {
             let ended_at = other.stopping.ended_at;
             let has_just_died = ended_at.is_some_and(|ended| ended > held_since);

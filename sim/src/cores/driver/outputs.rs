@@ -7,6 +7,7 @@ use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
 use elastic_protocol::{HostName, Incarnation, NodeId, Stamp, WorkerId};
 
 use super::super::network::{LinkDirection, LinkFrame, LinkOwner};
+use super::super::processes::SimulatedProcess;
 use super::super::{Happening, MS, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
@@ -15,6 +16,9 @@ use crate::trace::{TraceKind, TracePlace};
 /// seats all hosts anew: with more slots it is made after every so many inputs, so that its cost for each input stays the
 /// same. A part that is broken stays broken until it is looked at.
 const SLOTS_CHECKED_EACH_TIME: usize = 4;
+
+/// Words of the reason for which a host is left out that does not reach others.
+const PARTED: &str = "do not reach each other";
 
 /// Longest time that a member's word of its first commit takes to the driver.
 const UNHEARD_NS: u64 = 1_000 * MS;
@@ -103,7 +107,9 @@ impl World {
             }
             DriverOutput::HostLeft { host } => self.local(LocalMessage::Left(host)),
             DriverOutput::HostFailed { host, fault, reason } => {
-                let checked = self.check_blame(&host, &reason);
+                let checked = self
+                    .check_blame(&host, &reason)
+                    .and_then(|()| self.check_parted_without_the_commit(&host, &reason));
                 self.demand(checked);
                 // State on a blacklisted host is lost with it, as the user has asked.
                 let of_host = self.hosts.iter().find(|entry| entry.name == host);
@@ -136,6 +142,28 @@ impl World {
             "{host} is blamed for {count} failures of slot {slot}, which had {tries} processes since it was blamed last: \
              {allowed} are allowed"
         ))
+    }
+
+    /// Checks G-5 for a host that is left out since it and others do not reach each other: others hold what it holds.
+    fn check_parted_without_the_commit(&self, host: &HostName, reason: &str) -> Result<(), String> {
+        let acknowledged = self.oracle.acknowledged(self.driver.job);
+        let Some(samples) = acknowledged.filter(|_| reason.contains(PARTED)) else { return Ok(()) };
+        let held_since = self.held_since();
+        let holds = |process: &&SimulatedProcess| {
+            let has_just_died = process.stopping.ended_at.is_some_and(|ended| ended > held_since);
+            process.job == self.driver.job
+                && (process.is_alive || has_just_died)
+                && process.program.saved.is_some_and(|saved| saved.model.samples >= samples)
+        };
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            self.processes.iter().filter(holds).partition(|process| process.id.host == *host);
+        match here.first().filter(|_| elsewhere.is_empty()) {
+            Some(holder) => Err(format!(
+                "G-5: {} alone holds the acknowledged commit at {samples} samples, and its host is parted from others",
+                holder.id
+            )),
+            None => Ok(()),
+        }
     }
 
     pub(in crate::cores) fn link_of_incarnation(&self, job: u32, incarnation: u64) -> Option<u32> {
