@@ -60,6 +60,11 @@ impl World {
         {
             return;
         }
+        // Its end may wait for the journal.
+        let is_over = self.driver.cores().is_none_or(|cores| cores.driver.result_so_far().is_some());
+        if is_over {
+            return;
+        }
         self.set_standby(number, true);
         self.driver.standbys.hands_over = Some(for_us);
         self.stop_job();
