@@ -104,7 +104,7 @@ struct Owner {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     deaths: Receiver<()>,
-    _seat: LockSeat,
+    seat: LockSeat,
 }
 
 impl Owner {
@@ -130,7 +130,7 @@ impl Owner {
         let input = child.stdin.take().expect("a pipe");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let seat = std::sync::Arc::into_inner(seat).expect("the command is gone");
-        Owner { child, input, output, deaths, _seat: seat }
+        Owner { child, input, output, deaths, seat }
     }
 
     fn holding(watch: &LockWatch) -> Owner {
@@ -202,6 +202,17 @@ fn g_12_a_killed_owner_is_seen() {
     owner.sees_death();
     owner.end();
     assert!(owner.is_quiet(), "once");
+}
+
+#[test]
+fn g_10_an_agent_sees_afterwards_whether_a_process_has_used_the_library() {
+    let watch = watch();
+    let mut owner = Owner::holding(&watch);
+    owner.signal(Signal::SIGKILL);
+    owner.end();
+    assert!(owner.seat.was_taken());
+    let mut other = Owner::start_with(&watch, Command::new("true"));
+    assert!(other.end().success() && !other.seat.was_taken());
 }
 
 #[test]

@@ -61,7 +61,8 @@ impl World {
             return;
         }
         // Its end may wait for the journal.
-        let is_over = self.driver.cores().is_none_or(|cores| cores.driver.result_so_far().is_some());
+        let is_over =
+            self.driver.cores().is_none_or(|cores| cores.driver.result_so_far().is_some());
         if is_over {
             return;
         }
