@@ -20,7 +20,7 @@ use crate::trace::{TraceKind, TracePlace};
 const NOTICE_SLACK_NS: u64 = 4_000 * MS;
 
 /// Time in which an agent that ran again has told what happened meanwhile.
-const CATCH_UP_NS: u64 = 2_000 * MS;
+pub(super) const CATCH_UP_NS: u64 = 2_000 * MS;
 
 /// How a process ends whose library the driver has refused.
 pub(super) const REFUSED_STATUS: ExitStatus = ExitStatus::Code(1);

@@ -12,6 +12,7 @@ use elastic_protocol::{ExitStatus, HostName};
 
 use self::lanes::HostLane;
 use super::network::LinkOwner;
+use super::processes::CATCH_UP_NS;
 use super::stops::EarlyStop;
 use super::{Happening, MS, World};
 use crate::actors::AgentNode;
@@ -319,7 +320,8 @@ impl World {
     pub(super) fn end_agent(&mut self, host: u32, is_clean: bool) {
         let Some(agent) = self.hosts[host as usize].agent.take() else { return };
         self.hosts[host as usize].gone_since = Some(self.now);
-        if agent.starved > 0 {
+        if agent.starved > 0 || self.now < agent.continued_at.max(agent.starved_until) + CATCH_UP_NS
+        {
             self.hosts[host as usize].starved_gone_at = self.now;
         }
         self.disturb();

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use elastic_driver::DriverInput;
-use elastic_protocol::NodeId;
 use elastic_protocol::messages::{DriverStatus, KnownDrivers};
+use elastic_protocol::{JobOutcome, NodeId};
 
 use super::super::{Happening, MS, World};
 
@@ -69,9 +69,11 @@ impl World {
         self.set_standby(number, true);
         self.driver.standbys.hands_over = Some(for_us);
         self.stop_job();
-        if self.driver.runs() {
+        // A job that was about to fail ends so, with the reason that it had.
+        let result = self.driver.cores().and_then(|cores| cores.driver.result_so_far().cloned());
+        if result.is_some_and(|result| result.outcome == JobOutcome::Stopped) {
             self.fail_safety(
-                "D-3: SIGTERM does not end the driver for which another one stands by".to_owned(),
+                "D-3: SIGTERM ends a job for which another driver stands by".to_owned(),
             );
         }
     }
