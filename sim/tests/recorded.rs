@@ -41,7 +41,12 @@ fn moments(seeds: std::ops::Range<u64>, every: usize) -> Vec<RecordedMoment> {
             assert_eq!(moment.record, record);
             match recorded_shape(&moment) {
                 Ok(_) => moments.push(moment),
-                Err(UnsimulatedMoment::Over { .. } | UnsimulatedMoment::TooFewSlots { .. }) => {}
+                // In mode auto, a job runs by restart until the first worker attaches.
+                Err(
+                    UnsimulatedMoment::Over { .. }
+                    | UnsimulatedMoment::TooFewSlots { .. }
+                    | UnsimulatedMoment::ByRestart { .. },
+                ) => {}
                 Err(error) => panic!("{error}"),
             }
         }
