@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use elastic_driver::ElasticMode;
 use elastic_driver::recording::moment::{MomentError, RecordedMoment, moment};
 use sim::{
     Bug, DRAWS, Recording, RunOptions, RunVerdict, SIMULATED_MESSAGES, UnsimulatedMoment, plant,
@@ -41,12 +42,10 @@ fn moments(seeds: std::ops::Range<u64>, every: usize) -> Vec<RecordedMoment> {
             assert_eq!(moment.record, record);
             match recorded_shape(&moment) {
                 Ok(_) => moments.push(moment),
-                // In mode auto, a job runs by restart until the first worker attaches.
-                Err(
-                    UnsimulatedMoment::Over { .. }
-                    | UnsimulatedMoment::TooFewSlots { .. }
-                    | UnsimulatedMoment::ByRestart { .. },
-                ) => {}
+                Err(UnsimulatedMoment::Over { .. } | UnsimulatedMoment::TooFewSlots { .. }) => {}
+                // Until the first worker attaches.
+                Err(UnsimulatedMoment::ByRestart { .. })
+                    if moment.config.mode == ElasticMode::Auto => {}
                 Err(error) => panic!("{error}"),
             }
         }

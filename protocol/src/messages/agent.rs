@@ -96,7 +96,7 @@ pub enum AgentToDriver {
         stopped_by: Option<StoppedBy>,
         /// Whether the agent was stopping the process, and had to use SIGKILL after the grace period.
         killed_after_grace: bool,
-        /// What the process has shown of the library.
+        /// The process's use of the library.
         library: LibraryTrace,
     },
     /// The host wants to leave (SIGTERM, spot notice): its workers are to be taken out without loss.
@@ -183,7 +183,7 @@ impl AgentToDriver {
     pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 }
 
-/// What a process has shown of the library, as its agent finds it when the process has ended.
+/// A process's use of the library, as its agent finds it when the process has ended.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum LibraryTrace {
     /// Nothing: its program does not use the library, has not come to it, or the system cannot tell (Linux before 5.16).

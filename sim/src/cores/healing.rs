@@ -280,7 +280,7 @@ impl World {
                 let may_begin_again =
                     self.scenario.driver.on_total_loss == Some(OnTotalLoss::Restart);
                 // A driver may die before it has told so, and its successor miss the same checkpoint.
-                match self.storage.has_been_emptied(self.driver.job) && !may_begin_again {
+                match self.storage.was_found_empty(self.driver.job) && !may_begin_again {
                     true => Ok(()),
                     false => {
                         Err(format!("C-1: the job failed, and need not have: {}", result.reason))

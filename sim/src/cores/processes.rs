@@ -79,7 +79,7 @@ impl SimulatedProcess {
         !self.is_alive
     }
 
-    /// What the process has shown of the library.
+    /// The process's use of the library.
     pub(super) fn library(&self) -> LibraryTrace {
         if self.is_of_other_release && self.end == Some(REFUSED_STATUS) {
             return LibraryTrace::Refused("elastic-node 0.0.0, simulated".to_owned());
@@ -407,17 +407,16 @@ impl World {
         }
         let host = self.processes[process as usize].host;
         let agent = self.hosts[host as usize].agent.as_ref();
-        // By restart nobody but the agent sees a death, and a starved one is waited for.
-        let is_unseen = !self.keeps_processes()
-            && agent.is_none_or(|agent| {
-                let seen_from = agent.continued_at.max(agent.starved_until);
-                agent.waits_for_its_machine() || self.now < seen_from + CATCH_UP_NS
-            });
-        // The driver waits for one that was killed meanwhile as for a silent one, and the next agent waits with it.
+        // A starved agent that was killed is waited for as a silent one, and the next agent waits with it.
         let lost_ns = self.scenario.driver.deadlines.lost.as_nanos() as u64;
         let gone_at = self.hosts[host as usize].starved_gone_at;
         let was_starved = gone_at > 0 && self.now < gone_at + lost_ns + CATCH_UP_NS;
-        let is_unseen = is_unseen || !self.keeps_processes() && was_starved;
+        let is_awaited = agent.is_none_or(|agent| {
+            let seen_from = agent.continued_at.max(agent.starved_until);
+            agent.waits_for_its_machine() || self.now < seen_from + CATCH_UP_NS
+        });
+        // By restart nobody but the agent sees a death, and a starved one is waited for.
+        let is_unseen = !self.keeps_processes() && (is_awaited || was_starved);
         let is_excused = is_unseen
             || !self.driver_acts_since(self.notice_ns())
             || self.processes[process as usize].program.has_returned()

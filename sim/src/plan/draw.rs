@@ -138,7 +138,7 @@ fn starvations(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
     in_some_seeds(options, ("starvations", 0.3, 5), plan, |random| {
         let host = random.random_range(0..hosts);
         // From a tenth of a second to well above the time after which a silent host is lost.
-        let for_us = (100_000.0 * 10_f64.powf(random.random_range(0.0..2.0))) as u64;
+        let for_us = logarithmic_us(random, 100_000.0, 2.0);
         SimulatedFault::StarveAgent { host, for_us }
     });
 }
@@ -148,7 +148,7 @@ fn other_releases(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>
     in_some_seeds(options, ("other releases", 0.2, 3), plan, |random| {
         let host = random.random_range(0..hosts);
         // From a second, within which nothing may start, to well above the longest back-off.
-        let for_us = (1_000_000.0 * 10_f64.powf(random.random_range(0.0..2.0))) as u64;
+        let for_us = logarithmic_us(random, 1_000_000.0, 2.0);
         SimulatedFault::OtherRelease { host, for_us }
     });
 }
@@ -160,7 +160,7 @@ fn displaced_journals(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
             [JournalIntruder::Nothing, JournalIntruder::Older, JournalIntruder::AnotherJob];
         let by = intruders[random.random_range(0..intruders.len())];
         // From a moment, within which nothing may be written, to well above all that a driver waits for.
-        let for_us = (10_000.0 * 10_f64.powf(random.random_range(0.0..3.5))) as u64;
+        let for_us = logarithmic_us(random, 10_000.0, 3.5);
         SimulatedFault::DisplaceJournal { by, for_us }
     });
 }
@@ -168,7 +168,7 @@ fn displaced_journals(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
 /// Jobs that are ended on a disk that stores nothing any more, in a few seeds.
 fn dead_disks(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
     in_some_seeds(options, ("dead disks", 0.05, 1), plan, |random| {
-        let again_us = (10_000.0 * 10_f64.powf(random.random_range(0.0..3.0))) as u64;
+        let again_us = logarithmic_us(random, 10_000.0, 3.0);
         let again_us = random.random_bool(0.5).then_some(again_us);
         SimulatedFault::StopOnDeadDisk { hangs: random.random_bool(0.5), again_us }
     });
@@ -177,8 +177,7 @@ fn dead_disks(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
 /// Drivers that stand by, and jobs that are handed over to them or ended by a client, in some seeds.
 fn standbys(options: &RunOptions, plan: &mut Vec<PlannedFault>) {
     // From a moment to well above the time that a node looks for its driver.
-    let some_us =
-        |random: &mut ChaCha8Rng| (10_000.0 * 10_f64.powf(random.random_range(0.0..3.5))) as u64;
+    let some_us = |random: &mut ChaCha8Rng| logarithmic_us(random, 10_000.0, 3.5);
     in_some_seeds(options, ("standbys", 0.3, 3), plan, |random| {
         let number = random.random_range(0..3);
         SimulatedFault::StandBy { number, for_us: some_us(random) }
@@ -197,7 +196,7 @@ fn launchers(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
     });
     in_some_seeds(options, ("missing programs", 0.2, 3), plan, |random| {
         let host = random.random_range(0..hosts);
-        let for_us = (10_000.0 * 10_f64.powf(random.random_range(0.0..3.0))) as u64;
+        let for_us = logarithmic_us(random, 10_000.0, 3.0);
         SimulatedFault::NoProgram { host, for_us }
     });
 }
@@ -217,6 +216,11 @@ fn sick_and_slow(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>)
         SimulatedFault::SlowHost { host, times, for_us },
     ];
     plan.extend(faults.map(|fault| PlannedFault { moment: at, fault }));
+}
+
+/// A logarithmic time of at least so many microseconds, over so many powers of ten.
+fn logarithmic_us(random: &mut ChaCha8Rng, least_us: f64, decades: f64) -> u64 {
+    (least_us * 10_f64.powf(random.random_range(0.0..decades))) as u64
 }
 
 /// Faults of one kind at any moments: in this share of the seeds, from one to `most` of them.
@@ -246,7 +250,7 @@ fn one(
 ) -> SimulatedFault {
     let slots = options.slots;
     // Logarithmic between 10 ms and 10 s: below and above every deadline.
-    let for_us = (10_000.0 * 10_f64.powf(random.random_range(0.0..3.0))) as u64;
+    let for_us = logarithmic_us(random, 10_000.0, 3.0);
     match kind {
         0 => SimulatedFault::KillWorker { host, slot },
         1 => SimulatedFault::ExitWorker { host, slot },

@@ -378,7 +378,8 @@ impl AgentCore {
         }
     }
 
-    /// A process ended, which had shown so much of the library. The driver is told at once; the last words follow through [`Self::handle_last_words`].
+    /// A process ended; `library` is its use of the library. The driver is told at once; the last words follow through
+    /// [`Self::handle_last_words`].
     pub fn handle_exited(&mut self, worker: &WorkerId, status: ExitStatus, library: LibraryTrace) {
         let Some(process) = self.process_mut(worker) else {
             self.warn(AgentWarning::UnknownProcess { worker: worker.clone() });

@@ -68,7 +68,7 @@ pub enum ProcessEvent {
         worker: WorkerId,
         /// Its exit status.
         status: ExitStatus,
-        /// What it has shown of the library.
+        /// The process's use of the library.
         library: LibraryTrace,
     },
     /// The last words of a process that has ended. Sent once for each, after `Exited`.

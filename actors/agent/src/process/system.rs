@@ -235,7 +235,7 @@ impl ProcessContext {
     }
 }
 
-/// What the process of a seat has shown of the library. It leaves a note where the driver has refused it.
+/// A process's use of the library, by its seat: the library takes the seat, and leaves a note where the driver has refused it.
 fn library_of(seat: &LockSeat) -> LibraryTrace {
     match seat.note() {
         Some(release) => LibraryTrace::Refused(release),

@@ -20,7 +20,7 @@ pub(crate) struct ProcessExit {
     pub(crate) status: ExitStatus,
     pub(crate) stopped_by: Option<StoppedBy>,
     pub(crate) killed_after_grace: bool,
-    /// What it has shown of the library.
+    /// The process's use of the library.
     pub(crate) library: LibraryTrace,
 }
 
@@ -402,7 +402,7 @@ impl DriverCore {
     ) {
         let Some(stamp) = self.round.stamp() else { return };
         let incident = Incident { stamp, lost, failure, cause, evidence };
-        self.output_at_once(DriverOutput::Incident(incident));
+        self.output_for_generation(DriverOutput::Incident(incident));
     }
 
     /// Ends the generation under way after a verdict or by plan: all members roll back to the last commit and arrive.

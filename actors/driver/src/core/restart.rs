@@ -118,8 +118,9 @@ impl DriverCore {
         meant.cloned().collect()
     }
 
-    /// Notes that a process of the generation under way ended with exit code 0. False if the end was of another kind. One that has used
-    /// the library has left its job so, and has not done its part: this driver has not heard of it, or its journal has not.
+    /// Notes that a process of the generation under way ended with exit code 0. False if the end was of another kind. A process that has
+    /// used the library leaves its job with that code, too, without having done its part: this driver, or its journal, may not know
+    /// yet that the program uses the library.
     pub(crate) fn handle_process_done(
         &mut self,
         worker: &WorkerId,
@@ -207,7 +208,7 @@ impl DriverCore {
     /// Notes that a process has attached through the library; true if it may stay. In `--mode auto` the program is
     /// then elastic in process: every process is kept from now on.
     pub(crate) fn adopt(&mut self, now: Time, attached: &WorkerId) -> bool {
-        // One that is to end is told so again, and leaves nothing on record that would tell a successor of it.
+        // A process that is to end is told so again, and leaves no record that would tell a successor of its program.
         let is_for_one_generation = self
             .roster
             .worker(attached)

@@ -38,13 +38,13 @@ impl DriverCore {
         if cause.is_planned() {
             self.tell_all(to, message);
         } else if let Some(told) = self.to_listening(to, message) {
-            self.output_at_once(told);
+            self.output_for_generation(told);
         }
     }
 
     /// Adds an output about the generation formed last that depends only on the record after which members were told it. It
     /// overtakes outputs that wait for later records.
-    pub(crate) fn output_at_once(&mut self, output: DriverOutput) {
+    pub(crate) fn output_for_generation(&mut self, output: DriverOutput) {
         let record = self.round.current().map(|current| current.record);
         self.outbox.put_after(record, output);
     }
@@ -151,7 +151,7 @@ impl DriverCore {
             {
                 let message = DriverToWorker::Assign(current.formation.clone());
                 if let Some(told) = self.to_listening(vec![worker.clone()], message) {
-                    self.output_at_once(told);
+                    self.output_for_generation(told);
                 }
             }
             _ => self.drop_message(),

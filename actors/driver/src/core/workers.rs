@@ -161,7 +161,7 @@ impl DriverCore {
             RoundPhase::Failing { .. } => return,
             _ => {}
         }
-        // One that a successor of this driver has started, which gives the same numbers out; or one that has ended by now.
+        // A successor of this driver may have started this worker under a number that both give out; or its process has ended by now.
         let has_no_process = self.roster.worker(worker).is_some_and(|record| {
             matches!(record.stage, Some(ProcessStage::Planned | ProcessStage::Done))
         });

@@ -57,7 +57,7 @@ pub(in crate::cores) struct SharedStorage {
     emptying: ChaCha8Rng,
     is_emptied: bool,
     /// Jobs whose folder was found empty, though it had had a checkpoint.
-    missed: BTreeSet<JobNumber>,
+    found_empty: BTreeSet<JobNumber>,
     files: MemoryFiles,
     /// Parts that are safe, by rank.
     parts: BTreeMap<SaveKey, BTreeMap<u32, TrainedModel>>,
@@ -83,7 +83,7 @@ impl SharedStorage {
             loses_power: draws >= POWER_FAILS_FROM,
             emptying: stream(seed, "emptied folder of the shared storage", 0),
             is_emptied: draws >= EMPTIED_FROM,
-            missed: BTreeSet::new(),
+            found_empty: BTreeSet::new(),
             files: MemoryFiles::new(seed),
             parts: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
@@ -265,7 +265,7 @@ impl SharedStorage {
             return None;
         }
         if self.newest(job).is_some() {
-            self.missed.insert(job);
+            self.found_empty.insert(job);
         }
         let of_job = |path: &PathBuf| path.starts_with(directory(job));
         for path in self.files.files().into_iter().filter(of_job) {
@@ -280,8 +280,8 @@ impl SharedStorage {
     }
 
     /// Whether a checkpoint of this job was found to be gone.
-    pub(in crate::cores) fn has_been_emptied(&self, job: JobNumber) -> bool {
-        self.missed.contains(&job)
+    pub(in crate::cores) fn was_found_empty(&self, job: JobNumber) -> bool {
+        self.found_empty.contains(&job)
     }
 
     /// Checks that a checkpoint's bytes are a commit that was to be made whole, and not a mixture of several.

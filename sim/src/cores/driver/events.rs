@@ -332,10 +332,11 @@ impl World {
         ))
     }
 
-    /// World time from which on the driver may have decided what it tells now: that waits for the journal.
-    pub(super) fn held_since(&self) -> u64 {
+    /// Whether a process has died after the driver may have decided what it tells now: its words wait for the journal.
+    pub(super) fn has_just_died(&self, process: &SimulatedProcess) -> bool {
         let refused_since = self.driver.refused_since.unwrap_or(self.now);
-        refused_since.saturating_sub(HELD_NS + 4 * self.scenario.sync_ns)
+        let decided_at = refused_since.saturating_sub(HELD_NS + 4 * self.scenario.sync_ns);
+        process.stopping.ended_at.is_some_and(|ended| ended > decided_at)
     }
 
     /// Whether another member holds the acknowledged commit, as far as the driver can know. No deadline has passed for
@@ -348,13 +349,9 @@ impl World {
         });
         let others = self.driver.members.iter().filter(|other| **other != process);
         let mut others = others.filter_map(|other| self.processes.get(*other as usize));
-        // What was decided is told once it is stored, and the driver may hear of a death meanwhile.
-        let held_since = self.held_since();
         others.any(|other| {
-            let ended_at = other.stopping.ended_at;
-            let has_just_died = ended_at.is_some_and(|ended| ended > held_since);
             !other.is_to_leave()
-                && (has_just_died
+                && (self.has_just_died(other)
                     || standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id)))
                 && other.program.saved.map(|saved| saved.model.samples) >= acknowledged
         })

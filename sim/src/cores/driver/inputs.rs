@@ -11,9 +11,6 @@ use super::super::{Happening, World};
 use super::{DriverCores, LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
-/// Why no agent can be started on a host, as the launcher says it.
-pub(in crate::cores) const LAUNCH_FAILS: &str = "simulated: no route to host";
-
 impl World {
     pub(super) fn driver_takes(&mut self, input: DriverInput) {
         let now = self.driver_now();
@@ -115,7 +112,8 @@ impl World {
 
     /// The launcher cannot start an agent on a host.
     pub(in crate::cores) fn launch_fails(&mut self, host: u32) {
-        let (host, reason) = (self.hosts[host as usize].name.clone(), LAUNCH_FAILS.to_owned());
+        let host = self.hosts[host as usize].name.clone();
+        let reason = "simulated: no route to host".to_owned();
         self.driver_takes(DriverInput::LaunchFailed { host, reason });
     }
 

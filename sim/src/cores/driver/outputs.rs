@@ -148,11 +148,9 @@ impl World {
     fn check_parted_without_the_commit(&self, host: &HostName, reason: &str) -> Result<(), String> {
         let acknowledged = self.oracle.acknowledged(self.driver.job);
         let Some(samples) = acknowledged.filter(|_| reason.contains(PARTED)) else { return Ok(()) };
-        let held_since = self.held_since();
         let holds = |process: &&SimulatedProcess| {
-            let has_just_died = process.stopping.ended_at.is_some_and(|ended| ended > held_since);
             process.job == self.driver.job
-                && (process.is_alive || has_just_died)
+                && (process.is_alive || self.has_just_died(process))
                 && process.program.saved.is_some_and(|saved| saved.model.samples >= samples)
         };
         let (here, elsewhere): (Vec<_>, Vec<_>) =

@@ -53,17 +53,10 @@ impl World {
 
     /// SIGTERM to a driver for which another one stands by. That one begins to lead so many microseconds later.
     pub(in crate::cores) fn ask_to_hand_over(&mut self, number: u32, for_us: u64) {
-        if !self.driver.runs()
-            || self.driver.cores().is_none()
-            || self.driver.result.is_some()
-            || self.driver.is_asked_to_stop
-        {
-            return;
-        }
-        // Its end may wait for the journal.
+        // The driver itself is asked: what it says of the job's end may wait for the journal.
         let is_over =
             self.driver.cores().is_none_or(|cores| cores.driver.result_so_far().is_some());
-        if is_over {
+        if !self.driver.runs() || self.driver.is_asked_to_stop || is_over {
             return;
         }
         self.set_standby(number, true);

@@ -18,19 +18,20 @@ pub(super) const FENCED_WITHIN_NS: u64 = 2_000 * MS;
 impl World {
     /// Sends SIGKILL to the driver's process. Its knowledge of sessions is lost.
     pub(in crate::cores) fn kill_driver(&mut self) {
-        self.begin_interregnum();
-        let life = self.driver.life;
-        self.record(TraceKind::Exit, TracePlace::DRIVER, (9, u64::from(life)), String::new);
-        self.end_life(true);
-        self.reopen_all();
+        self.end_driver(9, true);
     }
 
     /// The driver's process ends, since another driver goes on with its job.
     pub(super) fn end_for_standby(&mut self) {
+        self.end_driver(0, false);
+    }
+
+    /// The driver's process ends in this way. With `may_lose_power`, its machine may lose power, too.
+    fn end_driver(&mut self, how: u64, may_lose_power: bool) {
         self.begin_interregnum();
         let life = self.driver.life;
-        self.record(TraceKind::Exit, TracePlace::DRIVER, (0, u64::from(life)), String::new);
-        self.end_life(false);
+        self.record(TraceKind::Exit, TracePlace::DRIVER, (how, u64::from(life)), String::new);
+        self.end_life(may_lose_power);
         self.reopen_all();
     }
 

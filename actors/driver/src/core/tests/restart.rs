@@ -259,7 +259,7 @@ fn a_driver_killed_when_processes_have_just_been_kept_forms_their_generation_whe
 }
 
 #[test]
-fn in_auto_mode_one_that_is_being_stopped_decides_nothing_as_it_attaches() {
+fn d_4_in_auto_mode_one_that_is_being_stopped_decides_nothing_as_it_attaches() {
     let mut cluster = four(|config| config.mode = ElasticMode::Auto);
     cluster.hold_stops = true;
     let late = cluster.worker("a", 0);
@@ -278,7 +278,7 @@ fn in_auto_mode_one_that_is_being_stopped_decides_nothing_as_it_attaches() {
 }
 
 #[test]
-fn in_auto_mode_nobody_waits_for_members_of_a_generation_that_is_taken_back() {
+fn g_9_in_auto_mode_nobody_waits_for_members_of_a_generation_that_is_taken_back() {
     let mut cluster = four(|config| config.mode = ElasticMode::Auto);
     cluster.hold_stops = true;
     cluster.lose_host("b");

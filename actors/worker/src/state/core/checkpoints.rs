@@ -36,10 +36,10 @@ impl StateCore {
         let known = self.checkpoint.as_ref().map(|known| (known.stamp, known.step));
         if known == Some((stamp, step)) {
             // A driver that has taken over may order the step that the one before had ordered, and have dropped the report.
-            return match is_planted(Bug::RepeatedSaveUnanswered) {
-                true => {}
-                false => self.say_checkpoint(),
-            };
+            if !is_planted(Bug::RepeatedSaveUnanswered) {
+                self.say_checkpoint();
+            }
+            return;
         }
         self.checkpoint =
             Some(OrderedCheckpoint { stamp, step, is_last: false, seals: false, report: None });
