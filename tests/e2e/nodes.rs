@@ -283,6 +283,11 @@ fn d_4_nodes_whose_job_is_lost_to_etcd_stay_with_their_workers() {
     assert_met(&nodes.met(2));
     let agents: Vec<i32> =
         nodes.running.iter().map(|(_, driver)| agent_beside(driver.id())).collect();
+    // A driver that does not know yet whose standby it is would begin another job.
+    wait_until("a standby that knows the job", || {
+        let knows = |number| nodes.stderr(number).contains(" acts, with the job ");
+        (0..2).any(knows).then_some(())
+    });
     etcd.delete_keys();
     for number in 0..2 {
         wait_until("the reason", || {

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::durable::OverMark;
 use super::lost_job::{outdated, replaced, vanished};
-use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
+use crate::command_line::{CommandFailure, DriverPlan, ResultExt, short_id};
 use crate::process::boot_time;
 use crate::process::signals::{Heard, Signals, tick};
 
@@ -238,7 +238,17 @@ pub(super) async fn stand(
             }
             Ok(Campaign::StandsBy(Some(card))) => {
                 tell_acting(&card.address)?;
-                format!("stands by: {} acts", card.address)
+                // Its card names the job as soon as its journal is open: from then on this driver would miss it.
+                match card.job.is_empty() {
+                    true => format!("stands by: {} acts", card.address),
+                    false => {
+                        format!(
+                            "stands by: {} acts, with the job {}",
+                            card.address,
+                            short_id(&card.job)
+                        )
+                    }
+                }
             }
             Ok(Campaign::StandsBy(None)) => {
                 "stands by: there is no job to take over yet".to_owned()
