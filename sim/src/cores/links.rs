@@ -1,7 +1,7 @@
 //! Links between hosts: simulated programs tell how fast data comes in, and the oracle checks the links that the driver names as slow. Which is
 //! named has been slow, and a link that alone is slow for long is named in time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_protocol::HostName;
 use elastic_protocol::messages::{LinkPace, StepTimes};
@@ -98,33 +98,41 @@ impl World {
         self.driver.members.iter().any(is_there)
     }
 
-    /// How fast data reaches a process from other hosts with members, where this is drawn. A host that computes slowly sends and
+    /// Noise in the paces of a process's links from other hosts with members, where paces are drawn and steps are measured.
+    pub(super) fn link_noises(&mut self, process: u32) -> Vec<(u32, u64)> {
+        let entry = &self.processes[process as usize];
+        if self.options.draws < 11 || entry.program.paces.samples.is_empty() {
+            return Vec::new();
+        }
+        let members = self.driver.members.iter();
+        let hosts = members.filter_map(|it| self.processes.get(*it as usize).map(|it| it.host));
+        let senders: BTreeSet<u32> = hosts.filter(|from| *from != entry.host).collect();
+        let noise = |from| (from, self.machine.random_range(RATE / 8 * 7..=RATE / 8 * 9));
+        senders.into_iter().map(noise).collect()
+    }
+
+    /// How fast data reaches a process from other hosts with members, with these noises. A host that computes slowly sends and
     /// receives slowly, too.
     pub(super) fn link_paces_of(
-        &mut self,
+        &self,
         process: u32,
-        times: Option<StepTimes>,
+        times: StepTimes,
+        noises: &[(u32, u64)],
     ) -> Vec<LinkPace> {
-        let Some(times) = times.filter(|_| self.options.draws >= 11) else { return Vec::new() };
         let to = self.processes[process as usize].host;
         let load = RATE / SHARE * (self.scenario.step_ns / 1_000) / times.step_us.max(1);
-        let mut links = Vec::new();
-        for from in (0..self.hosts.len() as u32).filter(|from| *from != to) {
-            if !self.has_member_on(from) {
-                continue;
-            }
-            let noise = self.machine.random_range(RATE / 8 * 7..=RATE / 8 * 9);
-            let of_host = |host: u32| {
-                let number = host;
-                let host = &self.hosts[host as usize];
-                let slots = host.slow_slots.iter();
-                let of_members = slots.filter(|(slot, _)| self.has_member_in(number, **slot));
-                host.slow_times.max(of_members.map(|(_, times)| *times).max().unwrap_or(1))
-            };
+        let of_host = |number: u32| {
+            let host = &self.hosts[number as usize];
+            let slots = host.slow_slots.iter();
+            let of_members = slots.filter(|(slot, _)| self.has_member_in(number, **slot));
+            host.slow_times.max(of_members.map(|(_, times)| *times).max().unwrap_or(1))
+        };
+        let pace = |&(from, noise): &(u32, u64)| {
             let slow = self.hosts[to as usize].slow_data.get(&from).copied().unwrap_or(1);
             let rate = noise / slow.max(of_host(from)).max(of_host(to));
-            links.push(LinkPace { from: self.hosts[from as usize].name.clone(), rate, load });
-        }
+            LinkPace { from: self.hosts[from as usize].name.clone(), rate, load }
+        };
+        let mut links: Vec<LinkPace> = noises.iter().map(pace).collect();
         links.sort_by_key(|link| link.rate);
         links.truncate(LinkPace::LINKS_MAX);
         links

@@ -371,6 +371,23 @@ impl DriverCore {
         may_differ && best(&others) < best(&late)
     }
 
+    /// Whether a worker that is no member now holds a later commit than every other worker that is heard. Without it
+    /// the next generation would roll the commit back.
+    pub(crate) fn holds_alone_outside(&self, worker: &WorkerId) -> bool {
+        let Some(record) = self.roster.worker(worker) else { return false };
+        let held = self.order_outside(record);
+        if held.is_none() || self.is_checkpoint_later(held.map(|(generation, _)| generation)) {
+            return false;
+        }
+        let is_heard_holder = |other: &WorkerRecord| {
+            other.link != PeerLink::Silent && other.standing() != WorkerStanding::Departing
+        };
+        self.roster
+            .workers()
+            .filter(|(other, record)| *other != worker && is_heard_holder(record))
+            .all(|(_, other)| self.order_outside(other) < held)
+    }
+
     pub(crate) fn handle_phase_deadline(&mut self, now: Time) {
         if self.is_phase_held(now) {
             // Nodes that have not been told yet are not late: their time begins when they are.

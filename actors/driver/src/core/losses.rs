@@ -271,8 +271,8 @@ impl DriverCore {
     }
 
     /// Gives a silent worker up. If its host is heard, the process is at fault and is killed. Else the fault is
-    /// unknown, and the worker may come back with its host and its commit (G-5). A process whose commit nobody else holds keeps its
-    /// generation until its session ends: no generation without it could go on.
+    /// unknown, and the worker may come back with its host and its commit (G-5). A process whose commit nobody else holds is left
+    /// alone until its session ends, member or not: no generation without it could go on.
     pub(crate) fn handle_silent_worker(&mut self, now: Time, worker: &WorkerId, silent_ms: u64) {
         let gone = self.roster.worker(worker).is_none_or(|record| record.stance.is_gone());
         if gone {
@@ -282,8 +282,12 @@ impl DriverCore {
             let reason = format!("not heard for {silent_ms} ms, and neither is its host");
             return self.handle_worker_gone(now, worker, &reason, silent_ms);
         }
-        if self.round.is_member(worker) && self.are_last_holders(now, std::slice::from_ref(worker))
-        {
+        let is_last_holder = if self.round.is_member(worker) {
+            self.are_last_holders(now, std::slice::from_ref(worker))
+        } else {
+            self.holds_alone_outside(worker)
+        };
+        if is_last_holder {
             return;
         }
         let evidence = last_heard(now, silent_ms);

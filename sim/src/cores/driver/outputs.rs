@@ -12,11 +12,6 @@ use super::super::{Happening, MS, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
-/// Slots up to which the invariants of the driver's core are checked after every input. The check visits every worker and
-/// seats all hosts anew: with more slots it is made after every so many inputs, so that its cost for each input stays the
-/// same. A part that is broken stays broken until it is looked at.
-const SLOTS_CHECKED_EACH_TIME: usize = 4;
-
 /// Words of the reason for which a host is left out that does not reach others.
 const PARTED: &str = "do not reach each other";
 
@@ -67,9 +62,11 @@ impl World {
         }
     }
 
-    /// Number of the driver's inputs between two checks of its invariants.
+    /// Number of the driver's inputs between two checks of its invariants: one for each slot. The check visits every worker
+    /// and seats all hosts anew, so that its cost for each input is the same in small jobs and large ones. A part that is
+    /// broken stays broken until it is looked at.
     fn inputs_a_check(&self) -> usize {
-        (self.hosts.len() * self.options.slots as usize).div_ceil(SLOTS_CHECKED_EACH_TIME)
+        self.hosts.len() * self.options.slots as usize
     }
 
     fn carry_out(&mut self, output: DriverOutput) {

@@ -147,8 +147,14 @@ impl World {
 
     pub(crate) fn progress_of(&mut self, process: u32) -> TrainingProgress {
         let digests = self.take_digests(process);
-        let steps = self.step_times_of(process);
-        let links = self.link_paces_of(process, steps);
+        let entry = &mut self.processes[process as usize];
+        let now = entry.clock.local(self.now);
+        // Medians are dear, and most of them would not be told.
+        let is_told = entry.state.core().is_none_or(|core| core.is_step_time_due(now));
+        let noises = self.link_noises(process);
+        let steps = is_told.then(|| self.step_times_of(process)).flatten();
+        let links =
+            steps.map_or_else(Vec::new, |steps| self.link_paces_of(process, steps, &noises));
         let saved = self.processes[process as usize].program.saved.as_ref();
         let progress = TrainingProgress {
             step: Step(saved.map_or(0, |saved| saved.model.step)),

@@ -100,6 +100,27 @@ fn g_5_the_last_holder_has_the_grace_period_from_the_end_of_its_session_and_no_m
 }
 
 #[test]
+fn g_5_the_last_holder_is_not_stopped_for_its_silence_where_its_host_was_lost_and_is_back() {
+    let mut cluster = trained(98, 10, |_| {});
+    let (holder, dead) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    let agent = cluster.agent("a");
+    let reason = LossReason::Closed("another node answers at this address".to_owned());
+    let lost = LinkEvent::Lost { reason, silent_ms: 0 };
+    cluster.core.handle_link(cluster.now, &agent, &lost);
+    cluster.kill(&dead);
+    cluster.attaches = false;
+    cluster.come_back(&["a"]);
+    cluster.worker_link(&holder, LinkEvent::Silent { silent_ms: 1_000 });
+    cluster.pass(Duration::from_secs(1));
+    assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
+    assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
+    cluster.attach(&holder);
+    cluster.pass(Duration::from_secs(30));
+    assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
+    assert_eq!(cluster.active(), 2);
+}
+
+#[test]
 fn g_5_a_job_whose_only_worker_stands_still_for_a_moment_goes_on_without_a_reset() {
     let mut cluster = Cluster::new(|config| config.np = Some(1));
     cluster.add_host("a", 1);

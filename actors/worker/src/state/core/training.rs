@@ -98,10 +98,14 @@ impl StateCore {
 
     /// The step times, if the driver was not told of them a moment ago.
     fn steps_due(&mut self, now: Time, steps: Option<StepTimes>) -> Option<StepTimes> {
-        let is_early = self.sent_steps_at.is_some_and(|at| now < at + StepTimes::EVERY);
-        let steps = steps.filter(|_| !is_early)?;
+        let steps = steps.filter(|_| self.is_step_time_due(now))?;
         self.sent_steps_at = Some(now);
         Some(steps)
+    }
+
+    /// Whether the next progress tells the driver step times and paces of links. Those of any other are not used.
+    pub fn is_step_time_due(&self, now: Time) -> bool {
+        self.sent_steps_at.is_none_or(|at| at + StepTimes::EVERY <= now)
     }
 
     /// Attaches again: the driver takes the address of the latest `Attach`, and its answer has everything else

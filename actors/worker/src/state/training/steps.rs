@@ -124,6 +124,11 @@ impl StepSamples {
         since.waited += now.waited.saturating_sub(aside.waited);
     }
 
+    /// Whether nothing is measured yet, so that there are no times.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
     /// The medians of the last measurements; none before the first.
     pub fn times(&self) -> Option<StepTimes> {
         let median = |of: &dyn Fn(&StepSample) -> Duration| {
