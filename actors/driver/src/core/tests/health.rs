@@ -135,6 +135,28 @@ fn a_failed_check_keeps_the_slot_closed_is_told_once_and_made_again() {
 }
 
 #[test]
+fn a_failed_check_is_forgotten_with_the_rest_of_a_slot_that_is_used_all_the_same() {
+    let mut job = replaced();
+    // Too few others: the slot is used before the check is answered.
+    job.cluster.drain("c", true);
+    job.cluster.pass(seconds(20));
+    assert_eq!(slot_b(&job), WorkerCondition::Running);
+    let number = job.cluster.checks[0].1;
+    answer(&mut job, number, Some(("exit code 3", "")));
+    job.cluster.pass(COOL_DOWN);
+    assert_eq!(host_b(&job).health_check, None, "its rest is over");
+    job.cluster.drain("c", false);
+    job.cluster.pass(seconds(20));
+    job.seconds(60, |_| 100);
+    job.seconds(REPLACED_WITHIN, slow_on("b", 300));
+    assert_eq!(slot_b(&job), WorkerCondition::Resting);
+    // The new check has no result yet: the slot may be used again.
+    job.cluster.drain("c", true);
+    job.cluster.pass(seconds(20));
+    assert_eq!(slot_b(&job), WorkerCondition::Running);
+}
+
+#[test]
 fn g_9_a_check_that_is_not_answered_has_failed_and_answers_to_other_questions_count_nothing() {
     let mut job = replaced();
     let number = job.cluster.checks[0].1;

@@ -344,6 +344,25 @@ fn x_2_a_limit_that_was_learnt_from_few_waits_names_a_member_and_replaces_it_lat
 }
 
 #[test]
+fn x_2_a_rank_that_hangs_on_one_host_after_another_is_replaced_each_time() {
+    let hosts = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)];
+    let mut job = PacedJob::begin(&hosts, |config| {
+        config.on_hang = OnHang::Replace;
+        (config.min_np, config.max_np) = (Some(3), Some(3));
+    });
+    let first = job.cluster.worker("b", 0);
+    let rank = job.rank_of(&first);
+    for replaced_by in [["a", "c", "d"], ["a", "c", "e"]] {
+        let members = job.cluster.members();
+        let late = if members.contains(&first) { first.clone() } else { members[2].clone() };
+        job.cluster.hang(&late, ProcessActivity::Stopped);
+        job.cluster.pass(seconds(60));
+        assert_eq!(hosts_of(&job), replaced_by, "rank {rank} hung first, then {late}");
+    }
+    assert_eq!(replaced(&job).len(), 2);
+}
+
+#[test]
 fn x_2_a_hanging_member_without_a_spare_slot_is_refilled_where_it_was() {
     let mut job = PacedJob::begin(&FOUR[..3], |config| {
         config.on_hang = OnHang::Replace;

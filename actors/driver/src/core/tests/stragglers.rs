@@ -126,6 +126,27 @@ pub(super) fn slow_on(host: &'static str, slow_ms: u64) -> impl Fn(&WorkerId) ->
 }
 
 #[test]
+fn the_step_of_the_job_is_the_median_of_its_members() {
+    let mut job = PacedJob::begin(&THREE, |_| {});
+    for (host, step_us) in [("a", 30_000), ("b", 10_000), ("c", 20_000)] {
+        let (compute_us, waiting_us, data_us, commit_us, shards) = (step_us, 0, 0, 0, 0);
+        let times = StepTimes { step_us, compute_us, waiting_us, data_us, commit_us, shards };
+        let worker = job.cluster.worker(host, 0);
+        let message = WorkerToDriver::Progress {
+            stamp: job.cluster.stamp(),
+            step: Step(1),
+            note: String::new(),
+            reported: ReportedValues::default(),
+            steps: Some(times),
+            links: Vec::new(),
+            digests: None,
+        };
+        job.cluster.say(&worker, message);
+    }
+    assert_eq!(job.cluster.core.stragglers.step_us(), Some(20_000));
+}
+
+#[test]
 fn who_computes_for_longer_than_the_others_is_named_and_told_when_it_is_over() {
     let mut job = PacedJob::begin(&THREE, |_| {});
     job.seconds(30, |_| 100);

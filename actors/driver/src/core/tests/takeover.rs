@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::messages::{Ballot, StoppedBy, WorkerToDriver};
+use elastic_protocol::messages::{Ballot, JobPhase, StoppedBy, WorkerToDriver};
 use elastic_protocol::{ExitStatus, JobOutcome, Stamp, Term};
 
 use super::Cluster;
@@ -181,6 +181,7 @@ fn a_member_that_was_not_told_of_its_generation_is_told_by_the_next_driver() {
     cluster.come_back(&["a", "b"]);
     assert_eq!(cluster.sizes[..2], [4, 3]);
     assert_eq!(aborts(&cluster), 1, "D-3: {:?}", cluster.resets);
+    assert_eq!(cluster.taken_over, [JobPhase::Form]);
 }
 
 #[test]

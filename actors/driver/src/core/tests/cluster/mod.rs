@@ -14,9 +14,9 @@ use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
-    FormationTable, KnownDrivers, LibraryTrace, LiveWorker, NodeCount, Placement, ProcessActivity,
-    ProcessSight, ProgramError, ReportedValues, StoppedBy, SyncPlan, UnreachableHost, Vote,
-    WorkerToDriver,
+    FormationTable, JobPhase, KnownDrivers, LibraryTrace, LiveWorker, NodeCount, Placement,
+    ProcessActivity, ProcessSight, ProgramError, ReportedValues, StoppedBy, SyncPlan,
+    UnreachableHost, Vote, WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, BaseMismatch, CommitId, ExitStatus, HostName, Incarnation, JobResult, NodeId,
@@ -90,6 +90,8 @@ pub(super) struct Cluster {
     pub(super) first_steps: Vec<(usize, BTreeMap<HostName, HostResetMs>)>,
     /// Number of generations whose processes were kept for another one.
     pub(super) taken_back: u32,
+    /// The job's phase at each takeover.
+    pub(super) taken_over: Vec<JobPhase>,
     pub(super) skipped_syncs: u32,
     /// Members that were told the changes, and not the full table.
     pub(super) deltas: u32,
@@ -189,6 +191,7 @@ impl Cluster {
             reported: Vec::new(),
             first_steps: Vec::new(),
             taken_back: 0,
+            taken_over: Vec::new(),
             skipped_syncs: 0,
             deltas: 0,
             roots: Vec::new(),

@@ -144,6 +144,7 @@ impl Cluster {
                     self.divergence.push(kind);
                 }
                 EventKind::GenerationTakenBack { .. } => self.taken_back += 1,
+                EventKind::TakeoverBegun { phase, .. } => self.taken_over.push(phase),
                 _ => {}
             },
             DriverOutput::Ended(result) => self.result = Some(result),
