@@ -106,11 +106,11 @@ fn g_5_the_last_holder_is_not_stopped_for_its_silence_where_its_host_was_lost_an
     let agent = cluster.agent("a");
     let reason = LossReason::Closed("another node answers at this address".to_owned());
     let lost = LinkEvent::Lost { reason, silent_ms: 0 };
+    cluster.worker_link(&holder, LinkEvent::Silent { silent_ms: 1_000 });
     cluster.core.handle_link(cluster.now, &agent, &lost);
     cluster.kill(&dead);
     cluster.attaches = false;
     cluster.come_back(&["a"]);
-    cluster.worker_link(&holder, LinkEvent::Silent { silent_ms: 1_000 });
     cluster.pass(Duration::from_secs(1));
     assert!(cluster.stops.is_empty(), "{:?}", cluster.stops);
     assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
