@@ -14,5 +14,5 @@ pub use self::core::{
     CheckpointEvery, CheckpointSettings, DriverConfig, DriverCore, DriverEvent, DriverInput,
     DriverOutput, ElasticMode, EventKind, Glance, HealthCheck, HostResetMs, InvalidDriverConfig,
     InvalidListedHost, ListedHost, OnDivergence, OnFailure, OnHang, OnStraggler, OnTotalLoss,
-    ReplacedFor, ResetWay, ResumeFrom, Until, WorkerStanding,
+    PROGRAMLESS_HOSTS, ReplacedFor, ResetWay, ResumeFrom, Until, WorkerStanding,
 };

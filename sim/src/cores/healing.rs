@@ -1,7 +1,7 @@
 //! The second half of a run: faults stop, and a core of hosts is whole. Within bounded time the job must go on with
 //! all workers that belong in it. When the job is over, every process must leave.
 
-use elastic_driver::{OnDivergence, OnTotalLoss};
+use elastic_driver::{OnDivergence, OnTotalLoss, PROGRAMLESS_HOSTS};
 use elastic_host_manager::{HostEntry, HostSource, HostState};
 use elastic_protocol::{JobOutcome, JobResult, Stamp};
 
@@ -324,28 +324,27 @@ impl World {
         }
     }
 
-    /// Checks a job that failed since its program ended everywhere before its first call of the library: it has, and no
-    /// process has come so far (G-10).
-    /// Checks a job that failed since its program is missing: it has never trained, and no slot that it may use is on a host that has the
-    /// program, as far as the job has got.
+    /// Checks a job that failed since its program is missing: it has never trained, and no host that it may use has the program, as far
+    /// as the job has got.
     fn check_missing_program(&self, reason: &str) -> Result<(), String> {
         let lacks = |entry: &&HostEntry| {
             let host = self.hosts.iter().find(|host| host.name == entry.name);
             host.is_some_and(|host| host.has_lacked_program)
         };
-        let listed = &self.driver.heard_hosts.hosts;
-        let without: u32 = listed.iter().filter(lacks).map(|entry| entry.slots).sum();
-        let all: u32 = listed.iter().map(|entry| entry.slots).sum();
-        let most = self.scenario.driver.max_np.map_or(all, |max| max.min(all));
+        let listed = self.driver.heard_hosts.hosts.iter();
+        let usable = listed.filter(|entry| entry.state != HostState::Drained);
+        let (without, with): (Vec<_>, Vec<_>) = usable.partition(lacks);
         let has_trained = self.oracle.acknowledged(self.driver.job).is_some();
-        match without >= most && !has_trained {
+        match (with.is_empty() || without.len() >= PROGRAMLESS_HOSTS) && !has_trained {
             true => Ok(()),
-            false => Err(format!(
-                "the job failed, and {without} of {most} slots lack its program: {reason}"
-            )),
+            false => {
+                Err(format!("the job failed, and {} hosts have its program: {reason}", with.len()))
+            }
         }
     }
 
+    /// Checks a job that failed since its program ended everywhere before its first call of the library: it has, and no
+    /// process has come so far (G-10).
     fn check_early_failures(&self, reason: &str) -> Result<(), String> {
         let of_job = || self.processes.iter().filter(|process| process.job == self.driver.job);
         let has_come = |process: &&SimulatedProcess| {

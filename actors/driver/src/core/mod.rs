@@ -101,6 +101,7 @@ use self::replacements::Replacements;
 use self::reset_rate::ResetRate;
 use self::roster::Roster;
 use self::round::Round;
+pub use self::slot_failures::PROGRAMLESS_HOSTS;
 pub use self::standing::{Until, WorkerStanding};
 pub use self::status::Glance;
 use self::stopping::PendingStop;

@@ -1,12 +1,13 @@
 //! Failures of slots: the back-off before the next process, until the host is blacklisted or the program itself is at
 //! fault. Called where a loss is seen (`losses`).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use elastic_host_manager::HostFault;
+use elastic_host_manager::{HostEntry, HostFault, HostState};
 use elastic_protocol::job::shorten;
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Time, WorkerId};
+use elastic_protocol::{HostName, Time, WorkerId};
 use elastic_runtime::restart::RestartBackoff;
 
 use super::DriverCore;
@@ -23,6 +24,10 @@ const BACKOFF: RestartBackoff =
 /// Exits on each slot, before any worker attached, after which the program itself is at fault. A process that could not
 /// be started tells nothing of the program.
 const EARLY_EXITS: u32 = 2;
+
+/// Hosts that lack the program after which it is missing everywhere, however many more there are. Fewer may be tried where
+/// the job needs few slots.
+pub const PROGRAMLESS_HOSTS: usize = 16;
 
 /// The release of this driver.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
@@ -129,15 +134,23 @@ impl DriverCore {
     }
 
     /// Fails the job at once if its program can be started on no slot that there is: it is missing on every host, or
-    /// nothing that can be executed, and would be at the next attempt. A job that hosts may join at will waits for
-    /// as many of them as it needs.
+    /// nothing that can be executed, and would be at the next attempt. A job that uses few of its hosts tries the others
+    /// first. A job that hosts may join at will waits for as many of them as it needs.
     pub(crate) fn judge_missing_program(&mut self, now: Time, worker: &WorkerId) {
-        let Some(programless) = self.roster.note_programless(worker) else { return };
+        self.roster.note_programless(worker);
+        let Some(programless) = self.roster.programless() else { return };
         if self.round.phase().is_over() {
             return;
         }
         let joined = if self.config.hosts_join { self.workers_needed() as usize } else { 0 };
-        if programless >= self.slots_of_list().max(joined) {
+        let has_program = |entry: &&HostEntry| {
+            entry.state != HostState::Drained
+                && !programless.iter().any(|(host, _)| *host == entry.name)
+        };
+        let hosts: BTreeSet<&HostName> = programless.iter().map(|(host, _)| host).collect();
+        let is_everywhere = hosts.len() >= PROGRAMLESS_HOSTS
+            || self.roster.hosts().iter().find(has_program).is_none();
+        if is_everywhere && programless.len() >= self.slots_of_list().max(joined) {
             self.fail_with_first_cause(now, "the program cannot be started on any host");
         }
     }

@@ -1,5 +1,7 @@
 //! Changes of slots: who holds them, failures, back-off, closing. Called by the core's handlers.
 
+use std::collections::BTreeSet;
+
 use elastic_protocol::{HostName, Incarnation, Time, WorkerId};
 
 use super::Roster;
@@ -136,16 +138,16 @@ impl Roster {
         self.program_starts = true;
     }
 
-    /// Notes that the program cannot be started on a worker's host. Returns the number of such slots on listed hosts; none
-    /// if the program could be started anywhere.
-    pub(crate) fn note_programless(&mut self, worker: &WorkerId) -> Option<usize> {
+    /// Notes that the program cannot be started on a worker's host.
+    pub(crate) fn note_programless(&mut self, worker: &WorkerId) {
         self.programless.insert((worker.host.clone(), worker.slot));
-        if self.program_starts {
-            return None;
-        }
         let hosts = &self.snapshot.hosts;
         self.programless.retain(|(host, _)| hosts.iter().any(|entry| entry.name == *host));
-        Some(self.programless.len())
+    }
+
+    /// Slots of listed hosts on which the program cannot be started; none if it could be started anywhere.
+    pub(crate) fn programless(&self) -> Option<&BTreeSet<SlotId>> {
+        (!self.program_starts).then_some(&self.programless)
     }
 
     /// Notes that the library of a slot's process was of another release than this driver. False if that was known.

@@ -192,6 +192,29 @@ fn g_10_a_program_that_no_host_can_start_ends_the_job_at_once() {
 }
 
 #[test]
+fn a_job_that_uses_few_of_its_hosts_looks_for_the_program_on_all_of_them() {
+    let begun = || {
+        let mut cluster = Cluster::new(|config| (config.np, config.max_np) = (Some(1), Some(1)));
+        cluster.slow_start = true;
+        cluster.add_host("a", 1);
+        cluster.add_host("b", 1);
+        without_program(&mut cluster, "a");
+        assert_eq!(cluster.result, None, "host b may have it");
+        cluster.pass(Duration::from_millis(10));
+        cluster
+    };
+    let mut cluster = begun();
+    without_program(&mut cluster, "b");
+    let result = cluster.result.expect("the job has ended");
+    assert!(result.reason.contains("cannot be started on any host"), "{}", result.reason);
+    let mut cluster = begun();
+    let worker = cluster.worker("b", 0);
+    cluster.attach(&worker);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!((cluster.result.clone(), cluster.active()), (None, 1));
+}
+
+#[test]
 fn a_program_that_one_host_lacks_is_tried_there_again() {
     let (mut cluster, _) = with_program_on_one_host();
     cluster.pass(Duration::from_secs(2));
