@@ -63,10 +63,19 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
+    /// Longest interval between two attempts of a node to reach a driver, with the handshake.
+    const REACHED_WITHIN: Duration = Duration::from_secs(2);
+
     /// How long the path between two workers may be silent while the driver hears both. Longer than a host takes
     /// to be lost, so that the driver's own findings come first. Default 10 s.
     pub fn data_path(&self) -> Duration {
         self.lost * 5
+    }
+
+    /// How long a node that was not there to listen, such as a driver after a takeover or a pause, waits until its peers
+    /// must have noticed that their connections are gone, and have made others. Default 6 s.
+    pub fn return_grace(&self) -> Duration {
+        self.lost * 2 + Self::REACHED_WITHIN
     }
 
     /// Checks that each deadline is short enough for the next. The elastic timeout is the user's and may be

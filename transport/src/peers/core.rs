@@ -14,7 +14,7 @@ use elastic_runtime::session::{
 };
 use elastic_runtime::transport::{Conversation, LossReason, SendErrorReason, TransportEvent};
 
-use super::limits::{CLOSE_GRACE, PEERS_MAX, breaking_pause, pause_min, return_grace};
+use super::limits::{CLOSE_GRACE, PEERS_MAX, breaking_pause, pause_min};
 use super::link::{CloseCode, Detached, HelloRefusal, LinkEnd, LinkId};
 use super::peer::{Closing, Peer, Said};
 
@@ -500,7 +500,7 @@ impl<P: Payload> PeersCore<P> {
             return None;
         }
         let breaks = pause >= breaking_pause(&self.deadlines);
-        let grace = if breaks { return_grace(&self.deadlines) } else { Duration::ZERO };
+        let grace = if breaks { self.deadlines.return_grace() } else { Duration::ZERO };
         for peer in self.peers.values_mut() {
             peer.liveness.handle_pause(now, pause, grace);
         }

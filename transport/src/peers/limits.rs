@@ -19,12 +19,6 @@ pub const RESUME_WITHIN: Duration = Duration::from_secs(120);
 /// than one that is gone.
 pub const STARVED_MAX: Duration = Duration::from_secs(30);
 
-/// Time after a node's own pause in which it judges no silence: its peers have to notice that the connection is
-/// gone, and make another. As long as the time that a new driver gives to the nodes of its predecessor.
-pub(crate) fn return_grace(deadlines: &Deadlines) -> Duration {
-    deadlines.lost * 2 + Duration::from_secs(2)
-}
-
 /// Silence with which a peer is lost whose host has said that the peer's port is closed. A peer that is there sends
 /// a sign of life each beat; of three, one arrives.
 pub(crate) fn refused_silence(deadlines: &Deadlines) -> Duration {

@@ -144,8 +144,10 @@ impl DriverCore {
             .agent(host)
             .is_some_and(|agent| agent.node != *from && agent.link != PeerLink::Down);
         if taken {
-            // The known agent may be dead without the driver's knowledge: the newcomer waits until that is clear.
-            let deadline = now + self.config.deadlines.lost + self.config.deadlines.suspect;
+            // The known agent may be dead without the driver's knowledge: the newcomer waits until that is clear. A driver
+            // that stood still a moment ago judges no silence for a while.
+            let deadlines = &self.config.deadlines;
+            let deadline = now + deadlines.return_grace() + deadlines.lost + deadlines.suspect;
             self.roster.keep_waiting(host, PendingJoin { deadline, ..join });
             self.agenda.set(deadline, Timer::Join(host.clone()));
             return;

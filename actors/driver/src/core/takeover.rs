@@ -26,9 +26,6 @@ use super::timers::Timer;
 use super::trained_state::TrainedState;
 use crate::journal::{GenerationImage, GenerationProgress, RecordLedger, Tenure};
 
-/// Longest interval between two attempts of a node to reach a driver, with the handshake.
-const REACHED_WITHIN: Duration = Duration::from_secs(2);
-
 /// Time that an agent that is back may take to report a process that ended meanwhile.
 const REPORTED_WITHIN: Duration = Duration::from_millis(250);
 
@@ -106,7 +103,7 @@ impl DriverCore {
     }
 
     fn await_the_others(&mut self, now: Time, workers: &[WorkerId]) {
-        let patience = self.config.deadlines.lost * 2 + REACHED_WITHIN;
+        let patience = self.config.deadlines.return_grace();
         let deadline = if is_planted(Bug::TakeoverDoesNotWait) { now } else { now + patience };
         self.agenda.set(deadline, Timer::Takeover);
         let elastic = deadline + self.config.deadlines.elastic;

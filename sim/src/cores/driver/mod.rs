@@ -48,8 +48,8 @@ use crate::decisions::words;
 use crate::oracle::Cooldowns;
 use crate::scenario::Scenario;
 
-/// Time a driver waits for the nodes of its predecessor, beside twice `lost`: 2 s and some slack.
-const TAKEOVER_NS: u64 = 3_000 * MS;
+/// Allowance for what nodes do by the end of a driver's wait for them.
+const LATE_NS: u64 = 1_000 * MS;
 
 /// Messages between the parts of the driver's node, where they are cores.
 #[derive(Debug)]
@@ -164,9 +164,12 @@ pub(super) struct DriverLife {
     pub(super) seat: Option<DriverSeat>,
     pub(super) clock: NodeClock,
     pub(super) stopped: u32,
+    /// World time at which this life stood still last.
+    pub(super) stopped_at: u64,
     /// World time at which this life began or last continued.
     pub(super) continued_at: u64,
-    /// World time by which the predecessor's nodes must be back, if this life has taken over.
+    /// World time by which nodes must be back, or known to be gone, that were this life's as it continued after a long stop, or
+    /// its predecessor's.
     pub(super) settled_at: u64,
     /// Events that came while the process stood still.
     pub(super) frozen: Vec<Happening>,
@@ -289,7 +292,7 @@ impl DriverLife {
             ElasticMode::Auto => tenure.image.program_attaches,
         };
         let config = scenario.driver.clone();
-        let lost_ns = config.deadlines.lost.as_nanos() as u64;
+        let return_ns = config.deadlines.return_grace().as_nanos() as u64 + LATE_NS;
         let mut hosts = scenario.host_manager.clone();
         hosts.known = tenure.image.known_hosts();
         let seat = match hub {
@@ -328,8 +331,9 @@ impl DriverLife {
             seat: Some(seat),
             clock: NodeClock::new(at, ppm),
             stopped: 0,
+            stopped_at: at,
             continued_at: at,
-            settled_at: if is_takeover { at + lost_ns * 2 + TAKEOVER_NS } else { at },
+            settled_at: if is_takeover { at + return_ns } else { at },
             frozen: Vec::new(),
             comes_back: false,
             dies_midway: None,

@@ -188,6 +188,9 @@ impl World {
             }
             SimulatedFault::StopDriver { for_us } => {
                 self.begin_interregnum();
+                if self.driver.stopped == 0 {
+                    self.driver.stopped_at = self.now;
+                }
                 self.driver.stopped += 1;
                 if let Some(node) = self.driver.node() {
                     node.set_stopped(true);

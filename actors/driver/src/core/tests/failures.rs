@@ -445,10 +445,12 @@ fn a_second_agent_of_one_name_is_refused_while_the_first_is_there() {
     let mut cluster = two_by_two(|_| {});
     let known = cluster.agent("a");
     cluster.join(&host("a"), 2, Vec::new());
-    cluster.pass(Duration::from_secs(4));
+    cluster.pass(Duration::from_secs(10));
     assert!(cluster.refused[0].contains("host a already has an agent"), "{:?}", cluster.refused);
     assert_eq!(cluster.sizes, [4], "the job is not disturbed");
+    // A driver that stood still until now judges no silence for 6 s, and a host is lost after 2 s of it.
     cluster.join(&host("a"), 2, Vec::new());
+    cluster.pass(Duration::from_secs(8));
     cluster.core.handle_link(cluster.now, &known, &silence(2000));
     cluster.pass(Duration::from_secs(4));
     assert_eq!(cluster.refused.len(), 1, "once the first is known to be dead the other is taken");
