@@ -142,6 +142,8 @@ impl DriverCore {
     }
 
     /// Sends the full table to a member that holds another table than the driver assumed, as soon as it may be told its generation.
+    /// If the generation has ended, the member is told the next one in full: peers may fail a generation sooner than it can
+    /// ask, each time.
     pub(crate) fn handle_table_wanted(&mut self, worker: &WorkerId, stamp: Stamp) {
         match self.round.current() {
             Some(current)
@@ -154,6 +156,7 @@ impl DriverCore {
                     self.output_for_generation(told);
                 }
             }
+            Some(current) if current.stamp == stamp => self.round.note_untold(worker.clone(), stamp),
             _ => self.drop_message(),
         }
     }

@@ -271,3 +271,22 @@ fn who_holds_another_table_than_it_was_taken_to_hold_is_told_the_full_one() {
     cluster.remove_host("b");
     assert_eq!((cluster.sizes.last(), cluster.members().len()), (Some(&4), 4));
 }
+
+#[test]
+fn who_asks_for_the_table_of_a_generation_that_is_broken_by_then_is_told_the_next_one_in_full() {
+    for asks in [false, true] {
+        let mut cluster = three_hosts();
+        let (late, slow) = (cluster.worker("a", 0), cluster.worker("b", 0));
+        let broken = cluster.stamp();
+        cluster.deaf.insert(slow.clone());
+        let victim = cluster.worker("c", 1);
+        cluster.kill(&victim);
+        if asks {
+            cluster.say(&late, WorkerToDriver::TableWanted { stamp: broken });
+        }
+        cluster.deaf.clear();
+        cluster.arrive(&slow, 0);
+        cluster.settle();
+        assert_eq!((cluster.sizes[1], cluster.deltas), (5, if asks { 4 } else { 5 }));
+    }
+}
