@@ -66,13 +66,15 @@ impl World {
     pub(super) fn note_company(&mut self, host: u32, life: u32, event: &LinkEvent) {
         let now = self.now;
         let Some(agent) = self.agent_mut(host, life) else { return };
-        agent.is_in_session &= !matches!(event, LinkEvent::Lost { .. });
+        if matches!(event, LinkEvent::Lost { .. }) {
+            agent.in_session_since = None;
+        }
         match event {
             LinkEvent::Lost { .. } | LinkEvent::Silent { .. } if agent.is_welcomed => {
                 (agent.alone_since, agent.is_welcomed) = (Some(now), false);
             }
             // A driver that cannot write its journal is heard, and welcomes nobody.
-            LinkEvent::Heard => agent.is_welcomed |= agent.is_in_session,
+            LinkEvent::Heard => agent.is_welcomed |= agent.in_session_since.is_some(),
             _ => {}
         }
     }
@@ -132,8 +134,10 @@ impl World {
                 }
             }
             DriverToAgent::Welcome { .. } => {
+                let now = self.now;
                 if let Some(agent) = self.agent_mut(host, life) {
-                    (agent.is_welcomed, agent.is_in_session) = (true, true);
+                    agent.is_welcomed = true;
+                    agent.in_session_since.get_or_insert(now);
                 }
             }
             DriverToAgent::Inspect { .. } | DriverToAgent::CheckHealth { .. } => {}

@@ -156,7 +156,9 @@ impl DriverCore {
                     self.output_for_generation(told);
                 }
             }
-            Some(current) if current.stamp == stamp => self.round.note_untold(worker.clone(), stamp),
+            Some(current) if current.stamp == stamp => {
+                self.round.note_untold(worker.clone(), stamp)
+            }
             _ => self.drop_message(),
         }
     }

@@ -125,8 +125,8 @@ pub(super) struct AgentLife {
     /// not looked into: there it is the first loss.
     pub(super) alone_since: Option<u64>,
     pub(super) is_welcomed: bool,
-    /// Whether a driver has welcomed it in the session that it has.
-    pub(super) is_in_session: bool,
+    /// World time at which a driver has welcomed it in the session that it has.
+    pub(super) in_session_since: Option<u64>,
 }
 
 /// Where an agent's logic runs.
@@ -297,7 +297,7 @@ impl World {
             drained_at: None,
             alone_since: None,
             is_welcomed: true,
-            is_in_session: false,
+            in_session_since: None,
         });
         self.update_hearing(link);
         self.drain_agent(host);

@@ -112,7 +112,9 @@ impl World {
             let link = &self.links[agent.link as usize];
             let node = link.node.as_ref()?;
             let runs = agent.stopped == 0 && agent.continued_at + TOLD_WITHIN_NS <= self.now;
-            let is_known = runs && agent.is_welcomed && agent.is_in_session && link.is_in_touch();
+            let is_welcome =
+                agent.in_session_since.is_some_and(|since| since + TOLD_WITHIN_NS <= self.now);
+            let is_known = runs && agent.is_welcomed && is_welcome && link.is_in_touch();
             (is_known && !standbys.told.contains(node)).then_some(node)
         });
         match untold {
