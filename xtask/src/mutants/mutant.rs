@@ -45,7 +45,7 @@ impl Operator {
         match self {
             Self::Body => "function returns at once",
             Self::Comparison => "comparison",
-            Self::Logic => "`&&` and `||`",
+            Self::Logic => r"`&&` and `\|\|`",
             Self::Condition => "condition",
             Self::Arithmetic => "arithmetic",
             Self::Statement => "statement left out",
