@@ -111,6 +111,9 @@ impl World {
                 "stragglers: {worker} is said to be slow, and there is no such worker"
             ));
         };
+        if self.are_words_late() {
+            return Ok(());
+        }
         let slow_ns = self.slow_ns(process);
         if slow_ns < SLOW_NS_MIN {
             let slow_ms = slow_ns / MS;

@@ -3,8 +3,11 @@
 use elastic_protocol::Term;
 use rand::Rng;
 
-use super::super::World;
+use super::super::{MS, World};
 use super::DriverLife;
+
+/// Time within which a driver that can act again has told what it could not tell before.
+const TOLD_WITHIN_NS: u64 = 3_000 * MS;
 
 impl World {
     /// Acts as one life of the driver. Returns `None` if that process is gone.
@@ -36,6 +39,11 @@ impl World {
         let driver = &self.driver;
         let since = driver.settled_at.max(driver.continued_at).max(self.disk_mended_at);
         driver.runs() && self.disk_faults.is_empty() && since + passed <= self.now
+    }
+
+    /// Whether what the driver tells now may have been decided long ago: its words wait for the journal.
+    pub(in crate::cores) fn are_words_late(&self) -> bool {
+        !self.driver_acts_since(TOLD_WITHIN_NS)
     }
 
     /// The term of a life of the driver, whether or not its process exists.
