@@ -5,11 +5,14 @@
 //! The guard is a small shell script. It sleeps in `read` until the agent names a process group, or until its
 //! stdin ends because the agent is gone.
 
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use elastic_runtime::null_device;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::command::in_own_session;
 
@@ -58,6 +61,11 @@ case $scratch in
 esac
 "#;
 
+/// Time that a guard has to read its orders, or to end by itself, and the interval of the looks. One that is stopped does
+/// neither.
+const OBEYS_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// The guard process. Dropping this value ends it.
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -82,6 +90,10 @@ impl Guard {
         in_own_session(&mut command, None);
         let mut process = command.spawn()?;
         let orders = process.stdin.take();
+        if let Some(orders) = &orders {
+            // A guard that is stopped reads nothing, and nobody may wait for it for ever.
+            fcntl(orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
         Ok(Self { process, orders, agents: folder.map(Path::to_owned) })
     }
 
@@ -119,10 +131,25 @@ impl Guard {
         }
     }
 
+    /// Kills the guard, which then does nothing more.
+    pub(super) fn kill(&mut self) {
+        // An error means that it was reaped already.
+        let _ = self.process.kill();
+    }
+
     fn tell(&mut self, change: char, what: &str) -> io::Result<()> {
         let Some(orders) = &mut self.orders else { return Ok(()) };
+        let order = format!("{change} {what}\n");
+        let until = Instant::now() + OBEYS_WITHIN;
         // A single write below PIPE_BUF is atomic.
-        orders.write_all(format!("{change} {what}\n").as_bytes())
+        loop {
+            match orders.write_all(order.as_bytes()) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < until => {
+                    thread::sleep(LOOK_EVERY);
+                }
+                done => return done,
+            }
+        }
     }
 }
 
@@ -130,6 +157,39 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.orders = None;
         // The guard ends in a moment, since its stdin has ended. An error means that it was reaped already.
-        let _ = self.process.wait();
+        let until = Instant::now() + OBEYS_WITHIN;
+        while matches!(self.process.try_wait(), Ok(None)) {
+            if Instant::now() >= until {
+                self.kill();
+                let _ = self.process.wait();
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    fn stopped() -> Guard {
+        let guard = Guard::start(None).expect("there is a shell");
+        kill(Pid::from_raw(guard.pid()), Signal::SIGSTOP).expect("it runs");
+        guard
+    }
+
+    #[test]
+    fn s_10_nobody_waits_for_a_guard_that_is_stopped() {
+        let mut guard = stopped();
+        let pid = Pid::from_raw(guard.pid());
+        let told = (0..100_000).try_for_each(|number| guard.add(&number.to_string()));
+        let error = told.expect_err("a pipe has an end");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        drop(guard);
+        assert!(kill(pid, None).is_err(), "it is reaped");
     }
 }

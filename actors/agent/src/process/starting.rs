@@ -225,12 +225,14 @@ impl ChildProcesses {
         self.tell_guard(|guard| guard.forget(group));
     }
 
-    /// Sends the guard an order. A guard that cannot be written to has died: the next start makes another one.
+    /// Sends the guard an order. A guard that takes none has died, or is stopped: the next start makes another one.
     fn tell_guard(&mut self, tell: impl FnOnce(&mut Guard) -> std::io::Result<()>) {
         let Some(guard) = &mut self.guard else { return };
         if let Err(error) = tell(guard) {
             tracing::warn!(%error, "{GUARD_LESS}");
             self.pids.remove(&guard.pid());
+            // It would take the end of its orders for the end of the agent.
+            guard.kill();
             self.guard = None;
         }
     }
