@@ -71,7 +71,8 @@ def allreduce(
     Args:
         tensor: a NumPy array, torch tensor, JAX array or number; of one type and shape on all ranks.
         average: Horovod's older way to say `op`: `True` is `Average`, `False` is `Sum`.
-        name: what tells this call apart; without one, its number among the nameless calls.
+        name: what tells this call apart; without one, its number among the nameless calls. Threads that call at one time
+            need names: which of them comes first may differ by rank.
         compression: `Compression.fp16` sends floating-point numbers as those of 16 bits.
         op: `Average` (if nothing is said), `Sum`, `Min`, `Max` or `Product`. Reductions go in the order of the ranks,
             so every rank gets the same bits. The average of integers is rounded towards zero.
