@@ -2,7 +2,7 @@
 
 use elastic_host_manager::HostFault;
 use elastic_protocol::job::shorten;
-use elastic_protocol::messages::{AgentToDriver, DriverToAgent, DriverToWorker, LiveWorker};
+use elastic_protocol::messages::{AgentToDriver, DriverToAgent, LiveWorker};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{GenerationId, HostName, NodeId, NodeName, ResetCause, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
@@ -306,10 +306,8 @@ impl DriverCore {
         for worker in &workers {
             self.lose_member(now, worker, &cause, evidence);
         }
-        for worker in &in_reach {
-            // The worker may be in reach although its agent is not: it rests until its host is back.
-            self.tell(worker, DriverToWorker::Abort { stamp, cause: cause.clone() });
-        }
+        // The workers may be in reach although their agent is not: they rest until their host is back.
+        self.tell_broken(in_reach, stamp, &cause);
         if !is_planted(Bug::LostHostNotTold) {
             self.output(DriverOutput::HostLeft { host: host.clone() });
         }

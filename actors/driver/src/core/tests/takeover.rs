@@ -236,6 +236,19 @@ fn g_12_a_broken_generation_ends_at_once_whatever_waits_for_the_disk() {
 }
 
 #[test]
+fn g_12_workers_in_reach_of_a_lost_host_rest_at_once_whatever_waits_for_the_disk() {
+    let mut cluster = two_by_two(|_| {});
+    cluster.disk_hangs = true;
+    cluster.add_host("c", 1);
+    for host in ["a", "b"] {
+        let agent = cluster.agent(host);
+        cluster.core.handle_link(cluster.now, &agent, &lost());
+    }
+    cluster.settle();
+    assert_eq!(cluster.active(), 0, "all are in session, and no generation can be formed");
+}
+
+#[test]
 fn the_end_of_a_generation_that_nobody_was_told_of_comes_behind_its_beginning() {
     let mut cluster = two_by_two(|_| {});
     let (first, second) = (cluster.worker("b", 1), cluster.worker("a", 1));
