@@ -39,7 +39,7 @@ AnyState = TypeVar("AnyState", bound="State")
 
 def run(
     func: Callable[Concatenate[AnyState, Arguments], Result],
-) -> Callable[Concatenate[AnyState, Arguments], Optional[Result]]:
+) -> Callable[Concatenate[AnyState, Arguments], Result]:
     """Makes a training function elastic: `train(state, …)` is called in every generation that this worker takes part
     in, until it has returned on every rank, or this worker is told to leave.
 
@@ -49,33 +49,37 @@ def run(
     state says, not at the beginning. To return is to commit: every rank returns after the same step. If one returns while
     others go on, the generation ends, and training goes on from the state that it returned with.
 
-    The first argument is a `State`. Returns what the function returned last; `None` on a worker that was told to
-    leave before.
+    The first argument is a `State`. Returns what the function returned last. What follows in the program runs on the
+    ranks that have trained to the end, and on no others: a worker that was told to leave before, or that came when
+    training had ended, ends here, as does every worker of a job that is stopped.
 
     Raises:
         Exception: what the function raised of its own.
+        SystemExit: this worker has no part in the job any more, and holds no state that was trained to the end. Its code is 0.
         ElasticError: the job failed, or the driver is gone.
         TypeError: the first argument is no `State`.
     """
 
     @functools.wraps(func)
-    def train(state: AnyState, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Optional[Result]:
+    def train(state: AnyState, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if not isinstance(state, State):
             raise TypeError(f"the first argument must be a State, not {type(state).__name__}")
         session = _context.begin_run(state)
         state._session = session
-        result = None
+        results: List[Result] = []
         try:
             while True:
                 goes_on = session.enter()
                 if goes_on is None:
-                    return result
+                    if not session.has_finished:
+                        raise SystemExit(0)
+                    return results[-1]
                 _context.entered(session)
                 raised: Optional[BaseException] = None
                 try:
                     if goes_on:
                         state.on_reset()
-                    result = func(state, *args, **kwargs)
+                    results = [func(state, *args, **kwargs)]
                 except BaseException as error:
                     raised = _context.uncovered(error)
                 _context.check_process(raised)

@@ -40,6 +40,8 @@ pub(crate) struct PySession {
     goes_on: Rc<Cell<bool>>,
     /// The id of the process that has the session. A forked process has the memory, but none of the threads.
     process: u32,
+    /// Whether the job has succeeded, and the training function of this process has returned in its last generation.
+    has_finished: bool,
 }
 
 /// A section of the program; `None` outside of a generation.
@@ -90,7 +92,8 @@ impl PySession {
         state.on_reset(move |_worker, _content| seen.set(true));
         let attachment = Some(attachment);
         let process = std::process::id();
-        Ok(PySession { attachment, state, object: None, generation: None, goes_on, process })
+        let (object, generation, has_finished) = (None, None, false);
+        Ok(PySession { attachment, state, object, generation, goes_on, process, has_finished })
     }
 
     #[getter]
@@ -181,9 +184,19 @@ impl PySession {
                 applied?;
                 Ok(Some(self.goes_on.get()))
             }
-            Ok(None) => self.finish(py, Ok(())).map(|()| None),
+            Ok(None) => {
+                self.has_finished = attachment.membership().has_finished();
+                self.finish(py, Ok(())).map(|()| None)
+            }
             Err(error) => self.finish(py, Err(error)).map(|()| None),
         }
+    }
+
+    /// Whether the job has succeeded, and the training function of this process has returned in its last generation. A process
+    /// that left before, or came too late, holds no trained state.
+    #[getter]
+    const fn has_finished(&self) -> bool {
+        self.has_finished
     }
 
     /// The training function has ended, with this exception or without one.

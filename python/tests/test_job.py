@@ -58,6 +58,14 @@ def test_why_a_state_cannot_be_encoded_is_the_jobs_reason(job, when):
     assert "TypeError: 'guard' in the state cannot be saved: cannot pickle '_thread.lock' object" in line, line
 
 
+@pytest.mark.parametrize("how", ["left", "late"])
+def test_what_follows_training_runs_on_ranks_that_have_trained_to_the_end_and_on_no_others(job, how):
+    done = job("leaving.py", how, workers=3, flags=["--min-np", "1"])
+    assert done.code == 0, done.output
+    assert sorted((said["rank"], said["step"]) for said in done.said()) == [(0, 10), (1, 10)], done.output
+    assert "Traceback" not in done.output, done.output
+
+
 def test_a_rank_that_returns_while_others_go_on_is_named_and_its_return_is_a_commit(job):
     done = job("returning.py", workers=2)
     assert done.code == 0, done.output

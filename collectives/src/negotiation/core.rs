@@ -6,6 +6,10 @@
 /// ms for a round, so this is at least ten minutes.
 pub(super) const IDLE_ROUNDS_MAX: u32 = 60_000;
 
+/// Consecutive rounds in which every rank waits for calls of others, and makes none, before the calls fail. Another thread
+/// of a rank may make one meanwhile. The rounds take up to 10 ms each, so this is about half a second.
+pub(super) const STUCK_ROUNDS_MAX: u32 = 50;
+
 /// One rank's word in a round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum RankWord {
@@ -49,12 +53,14 @@ pub(super) struct NegotiationCore {
     known: Vec<Known>,
     joined: Vec<bool>,
     idle_rounds: u32,
+    /// Number of the last rounds in which every rank was stuck.
+    stuck_rounds: u32,
 }
 
 impl NegotiationCore {
     pub(super) fn new(world_size: u32) -> NegotiationCore {
         let joined = vec![false; world_size as usize];
-        NegotiationCore { known: Vec::new(), joined, idle_rounds: 0 }
+        NegotiationCore { known: Vec::new(), joined, idle_rounds: 0, stuck_rounds: 0 }
     }
 
     /// Handles the words of a round, by rank.
@@ -83,14 +89,20 @@ impl NegotiationCore {
             verdicts.push(RoundVerdict::AllJoined { last });
         }
         self.idle_rounds = if is_new { 0 } else { self.idle_rounds + 1 };
-        let is_over = are_all_stuck || self.idle_rounds > IDLE_ROUNDS_MAX;
+        self.stuck_rounds = if are_all_stuck && !is_new { self.stuck_rounds + 1 } else { 0 };
+        let is_over = self.stuck_rounds > STUCK_ROUNDS_MAX || self.idle_rounds > IDLE_ROUNDS_MAX;
         if verdicts.is_empty() && is_over && !is_new {
             self.known.clear();
             self.joined.fill(false);
-            self.idle_rounds = 0;
+            (self.idle_rounds, self.stuck_rounds) = (0, 0);
             verdicts.push(RoundVerdict::Stuck);
         }
         verdicts
+    }
+
+    /// Number of the last rounds in which every rank was stuck.
+    pub(super) const fn stuck_rounds(&self) -> u32 {
+        self.stuck_rounds
     }
 
     fn known_of(&mut self, key: u64, takes_absent: bool) -> &mut Known {
@@ -168,8 +180,24 @@ mod tests {
         let mut core = NegotiationCore::new(2);
         assert_eq!(core.handle_round(&[call(1), call(2)]), []);
         assert_eq!(core.handle_round(&[STUCK, NOTHING]), [], "rank 1 may still call");
+        for _ in 0..STUCK_ROUNDS_MAX {
+            assert_eq!(core.handle_round(&[STUCK, STUCK]), [], "another thread may still call");
+        }
         assert_eq!(core.handle_round(&[STUCK, STUCK]), [RoundVerdict::Stuck]);
         assert_eq!(core.handle_round(&[call(1), call(1)]), [run(1)]);
+    }
+
+    #[test]
+    fn a_call_of_another_thread_begins_the_wait_anew() {
+        let mut core = NegotiationCore::new(2);
+        core.handle_round(&[call(1), call(2)]);
+        for _ in 0..STUCK_ROUNDS_MAX {
+            assert_eq!(core.handle_round(&[STUCK, STUCK]), []);
+        }
+        assert_eq!(core.handle_round(&[call(2), STUCK]), [run(2)]);
+        assert_eq!(core.stuck_rounds(), 0);
+        assert_eq!(core.handle_round(&[STUCK, STUCK]), []);
+        assert_eq!(core.handle_round(&[NOTHING, call(1)]), [run(1)]);
     }
 
     #[test]

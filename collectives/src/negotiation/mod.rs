@@ -5,8 +5,8 @@
 //! Each call costs one round: an all-gather of 24 bytes from each rank. A call runs, on every rank, in the round in
 //! which the last rank has announced it. A rank with incomplete calls goes on with rounds, in which it announces
 //! the calls that were submitted meanwhile. With nothing to announce it waits a little before each round, unless it
-//! is stuck. Where all ranks are stuck, and none of their calls is complete, the calls fail instead of waiting for
-//! ever.
+//! is stuck and others are not. Where all ranks are stuck for a while, and none of their calls is complete, the calls fail
+//! instead of waiting for ever.
 
 mod absent;
 mod core;
@@ -163,7 +163,7 @@ impl Negotiation {
         ticket
     }
 
-    /// Records that the training thread waits for this ticket, and submits nothing before it is settled.
+    /// Records that a thread waits for this ticket, and submits nothing before it is settled. Other threads may.
     pub fn wait_begins(&self, ticket: CallTicket) {
         let mut inner = self.lock();
         if !inner.settled.contains_key(&ticket) {
@@ -222,10 +222,11 @@ impl Negotiation {
     fn next_word(&self, silent_rounds: u64) -> RankWord {
         let pace = Duration::from_millis((PACE_MS * silent_rounds).min(PACE_MAX_MS));
         let mut inner = self.lock();
-        if inner.queue.is_empty() && !inner.is_stuck() && inner.joining.is_none() {
-            let is_silent = |inner: &mut NegotiationState| {
-                inner.queue.is_empty() && !inner.is_stuck() && inner.joining.is_none()
-            };
+        let is_silent = |inner: &mut NegotiationState| {
+            let may_wait = !inner.is_stuck() || inner.core.stuck_rounds() > 0;
+            inner.queue.is_empty() && may_wait && inner.joining.is_none()
+        };
+        if is_silent(&mut inner) {
             let waited = self.changed.wait_timeout_while(inner, pace, is_silent);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -1,6 +1,7 @@
 """Every collective against what it must give, on each rank of a job."""
 
 import json
+import threading
 
 import numpy
 
@@ -63,6 +64,22 @@ for handle, due in reversed(launched):
     parts = zip(result, due) if isinstance(due, tuple) or isinstance(result, list) else [(result, due)]
     for part, due_part in parts:
         numpy.testing.assert_array_equal(part, due_part)
+
+# Threads that call at one time: names tell their calls apart, whichever comes first on a rank.
+met = [[], []]
+
+
+def sums_of(thread):
+    for _ in range(50):
+        met[thread].append(en.allreduce(float(thread), op=en.Sum, name=f"thread {thread}"))
+
+
+threads = [threading.Thread(target=sums_of, args=(thread,)) for thread in range(2)]
+for thread in threads if rank % 2 else reversed(threads):
+    thread.start()
+for thread in threads:
+    thread.join()
+assert met == [[0.0] * 50, [float(size)] * 50], met
 
 ends = en.add_process_set([size - 1, 0])
 if ends.included():

@@ -6,7 +6,7 @@ use elastic_protocol::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, LinkPace, MovedBytes,
     Placement, ReportedValues, StateDigests, StepTimes, SyncPlan, Vote, WorkerToDriver,
 };
-use elastic_protocol::{CommitId, Deadlines, JobId, JobResult, Stamp, Step, WorkerId};
+use elastic_protocol::{CommitId, Deadlines, JobId, JobOutcome, JobResult, Stamp, Step, WorkerId};
 
 /// Settings of a State, given at its start.
 #[derive(Clone, Debug)]
@@ -163,6 +163,13 @@ pub enum RunExit {
         /// The driver's job.
         theirs: JobId,
     },
+}
+
+impl RunExit {
+    /// Whether the job is over, and has succeeded.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Self::Finished { result } if result.outcome == JobOutcome::Succeeded)
+    }
 }
 
 /// The core's answer to a training thread that asks at a boundary.

@@ -93,6 +93,7 @@ enum TrainingEnd {
 pub struct Membership {
     driven: Option<Driven>,
     ended: TrainingEnd,
+    has_finished: bool,
 }
 
 /// The ports of a process under a driver.
@@ -107,7 +108,7 @@ struct Driven {
 impl Membership {
     /// A membership without a driver: a world of one, generation 0, never aborted.
     pub const fn alone() -> Self {
-        Self { driven: None, ended: TrainingEnd::AtRest { steps_lost: 0 } }
+        Self { driven: None, ended: TrainingEnd::AtRest { steps_lost: 0 }, has_finished: false }
     }
 
     /// A membership under a driver.
@@ -119,7 +120,11 @@ impl Membership {
         let progress = fabric.progress_thread();
         let (control, fabric) = (Rc::new(control), Arc::new(Mutex::new(fabric)));
         let driven = Driven { control, abort, fabric, progress };
-        Self { driven: Some(driven), ended: TrainingEnd::AtRest { steps_lost: 0 } }
+        Self {
+            driven: Some(driven),
+            ended: TrainingEnd::AtRest { steps_lost: 0 },
+            has_finished: false,
+        }
     }
 
     /// Waits for the next generation that this process takes part in, and brings `state` in step with its
@@ -132,7 +137,11 @@ impl Membership {
     where
         T: Serialize + DeserializeOwned,
     {
-        let Some(driven) = &mut self.driven else { return alone(state, &mut self.ended) };
+        let Some(driven) = &mut self.driven else {
+            let entered = alone(state, &mut self.ended)?;
+            self.has_finished = entered.is_none();
+            return Ok(entered);
+        };
         loop {
             if let TrainingEnd::AtRest { steps_lost } = self.ended {
                 let commit = state.commit_id();
@@ -155,11 +164,18 @@ impl Membership {
                 }
                 TrainingCommand::Exit(exit) => {
                     let ended = std::mem::replace(&mut self.ended, TrainingEnd::Returned);
+                    self.has_finished = exit.is_success() && matches!(ended, TrainingEnd::Returned);
                     return leave(exit, ended).map(|()| None);
                 }
                 command => return Err(driven.control.unexpected(&command)),
             }
         }
+    }
+
+    /// Whether the job has succeeded, and this process's training function has returned in its last generation. Any other
+    /// process that leaves, such as one that came when training had ended, holds no trained state.
+    pub const fn has_finished(&self) -> bool {
+        self.has_finished
     }
 
     /// Concludes the generation after the end of the training function. An end of the generation at this worker

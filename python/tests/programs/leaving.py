@@ -1,0 +1,40 @@
+"""A worker that leaves before the end (`left`), or comes when training has ended (`late`), and what follows in its program."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy
+
+import elastic_node as en
+
+CASE, CONTROL = sys.argv[1], Path(os.environ["CONTROL"])
+LEFT, ENDED = CONTROL / "left", CONTROL / "ended"
+
+if LEFT.exists():
+    # The one in the place of a killed worker: the driver has it end once training has, and it comes all the same.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while not ENDED.exists():
+        time.sleep(0.01)
+
+en.init()
+state = en.elastic.ObjectState(step=0)
+
+
+@en.elastic.run
+def train(state):
+    while state.step < 10:
+        if state.step == 5 and en.rank() == 1 and not LEFT.exists():
+            LEFT.touch()
+            os.kill(os.getpid(), signal.SIGTERM if CASE == "left" else signal.SIGKILL)
+        en.allreduce(numpy.ones(4))
+        state.step += 1
+        state.commit()
+
+
+train(state)
+ENDED.touch()
+print(json.dumps({"rank": en.rank(), "step": state.step}), flush=True)
