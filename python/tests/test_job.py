@@ -64,6 +64,8 @@ def test_what_follows_training_runs_on_ranks_that_have_trained_to_the_end_and_on
     assert done.code == 0, done.output
     assert sorted((said["rank"], said["step"]) for said in done.said()) == [(0, 10), (1, 10)], done.output
     assert "Traceback" not in done.output, done.output
+    if how == "late":
+        assert (done.state.parent / "came").exists(), "it came before all had ended"
 
 
 def test_a_rank_that_returns_while_others_go_on_is_named_and_its_return_is_a_commit(job):

@@ -77,9 +77,8 @@ def train(state: Counting, steps: int) -> float:
 
 
 result = train(Counting(step=0), 10)
-if result is not None:
-    result + 0.5
-result + 0.5  # refused
+result + 0.5
+result + "0.5"  # refused
 train(10)  # refused
 train(Counting(step=0), "10")  # refused
 """,

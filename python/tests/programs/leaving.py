@@ -12,15 +12,23 @@ import numpy
 import elastic_node as en
 
 CASE, CONTROL = sys.argv[1], Path(os.environ["CONTROL"])
-LEFT, ENDED = CONTROL / "left", CONTROL / "ended"
+LEFT, STARTED, ENDED, CAME = (CONTROL / name for name in ("left", "started", "ended", "came"))
+
+
+def wait_for(path):
+    until = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+
 
 if LEFT.exists():
     # The one in the place of a killed worker: the driver has it end once training has, and it comes all the same.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while not ENDED.exists():
-        time.sleep(0.01)
-
+    STARTED.touch()
+    wait_for(ENDED)
 en.init()
+if LEFT.exists():
+    CAME.touch()
 state = en.elastic.ObjectState(step=0)
 
 
@@ -30,6 +38,8 @@ def train(state):
         if state.step == 5 and en.rank() == 1 and not LEFT.exists():
             LEFT.touch()
             os.kill(os.getpid(), signal.SIGTERM if CASE == "left" else signal.SIGKILL)
+        if state.step == 9 and CASE == "late":
+            wait_for(STARTED)
         en.allreduce(numpy.ones(4))
         state.step += 1
         state.commit()
@@ -37,4 +47,6 @@ def train(state):
 
 train(state)
 ENDED.touch()
+if CASE == "late":
+    wait_for(CAME)
 print(json.dumps({"rank": en.rank(), "step": state.step}), flush=True)
