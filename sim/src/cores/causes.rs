@@ -183,10 +183,17 @@ impl World {
         }
         let (job, stamp) = (self.driver.job, self.driver.stamp);
         for worker in late {
-            // A script's vote is noted where it is cast: the driver may learn of the script's death late.
-            let is_dead = !self.keeps_processes()
-                && self.of_worker(worker).is_none_or(|process| !process.is_alive);
-            let vote = self.oracle.vote_of(job, stamp, is_sync, worker).filter(|_| !is_dead);
+            // A script's vote is noted where it is cast: the driver may learn of the script's death late, and of its start
+            // from an agent that stands still or is starved.
+            let is_untold = !self.keeps_processes()
+                && self.of_worker(worker).is_none_or(|process| {
+                    let agent = self.hosts[process.host as usize].agent.as_ref();
+                    let tells = agent.is_some_and(|agent| {
+                        agent.stopped == 0 && agent.continued_at + KNOWN_NS < self.now
+                    });
+                    !process.is_alive || !tells
+                });
+            let vote = self.oracle.vote_of(job, stamp, is_sync, worker).filter(|_| !is_untold);
             if vote.is_some_and(|voted_at| voted_at + KNOWN_NS < self.now) {
                 return Err(format!(
                     "nobody healthy is evicted: {worker} is late in phase {phase}, and had voted"
