@@ -143,13 +143,11 @@ impl DriverCore {
             return;
         }
         let joined = if self.config.hosts_join { self.workers_needed() as usize } else { 0 };
-        let has_program = |entry: &&HostEntry| {
-            entry.state != HostState::Drained
-                && !programless.iter().any(|(host, _)| *host == entry.name)
-        };
-        let hosts: BTreeSet<&HostName> = programless.iter().map(|(host, _)| host).collect();
-        let is_everywhere = hosts.len() >= PROGRAMLESS_HOSTS
-            || self.roster.hosts().iter().find(has_program).is_none();
+        let lacking: BTreeSet<&HostName> = programless.iter().map(|(host, _)| host).collect();
+        let may_have_it =
+            |entry: &HostEntry| entry.state != HostState::Drained && !lacking.contains(&entry.name);
+        let is_everywhere =
+            lacking.len() >= PROGRAMLESS_HOSTS || !self.roster.hosts().iter().any(may_have_it);
         if is_everywhere && programless.len() >= self.slots_of_list().max(joined) {
             self.fail_with_first_cause(now, "the program cannot be started on any host");
         }
