@@ -39,9 +39,11 @@ fn a_slow_link_is_named_with_both_of_its_hosts_and_no_host_is() {
     network.place(1).limit_rate_to(network.place(2), 20);
     let found = job.wait("the slow link", |job| slow_links(job)?.first().cloned());
     assert_eq!((&found["from"], &found["to"]), (&"a".into(), &"b".into()), "{found}");
-    // 20 megabits a second. A receiver that gets its processor late finds a part there already, and sees a higher rate.
-    let rate = found["rate_mb_per_s"].as_f64();
-    assert!(rate.is_some_and(|it| (1.0..10.0).contains(&it)), "{found}");
+    // 20 megabits a second. A receiver that gets its processor late finds a part there already, and sees a higher rate: how
+    // much higher depends on the machine.
+    let rate = |name: &str| found[name].as_f64().expect("a rate");
+    assert!(rate("rate_mb_per_s") > 1.0, "{found}");
+    assert!(rate("rate_mb_per_s") * 4.0 < rate("others_mb_per_s"), "{found}");
     assert!(
         found["factor"].as_f64() > Some(4.0) && found["loss_ms"].as_f64() > Some(10.0),
         "{found}"
