@@ -56,6 +56,10 @@ impl DriverCore {
         core.restore_rests(now, image.resting.clone());
         core.restore_paces(now, image.shard_paces.clone(), image.deals);
         if is_fresh && image.result.is_none() {
+            if !image.hosts.is_empty() {
+                // Nobody is waited for, and hosts of the former driver may be gone all the same.
+                core.agenda.set(now + core.config.deadlines.return_grace(), Timer::Takeover);
+            }
             return core;
         }
         core.await_the_others(now, &image.workers.keys().cloned().collect::<Vec<_>>());

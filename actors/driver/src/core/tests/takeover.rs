@@ -5,8 +5,8 @@ use std::time::Duration;
 use elastic_protocol::messages::{Ballot, JobPhase, StoppedBy, WorkerToDriver};
 use elastic_protocol::{ExitStatus, JobOutcome, Stamp, Term};
 
-use super::Cluster;
 use super::cluster::lost;
+use super::{Cluster, host};
 use crate::core::DriverConfig;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -147,6 +147,17 @@ fn a_host_that_does_not_come_back_is_lost() {
     assert_eq!(cluster.resets.len(), 1, "{:?}", cluster.resets);
     assert!(cluster.resets[0].to_string().contains("host b lost"));
     assert_eq!(cluster.sizes, [4, 2]);
+}
+
+#[test]
+fn g_7_a_host_that_does_not_come_back_is_forgotten_where_no_worker_was_started() {
+    let mut cluster = Cluster::new(|config| config.hosts_join = true);
+    cluster.list_host("a", 2);
+    cluster.restart_driver();
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.hosts_left, [], "it may be on its way");
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.hosts_left, [host("a")]);
 }
 
 #[test]

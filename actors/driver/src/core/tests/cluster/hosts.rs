@@ -56,12 +56,19 @@ impl Cluster {
         self.workers.values().filter(|worker| worker.active).count()
     }
 
-    /// Lists a host and has its agent join.
-    pub(in crate::core::tests) fn add_host(&mut self, name: &str, slots: u32) {
+    /// Lists a host.
+    pub(in crate::core::tests) fn list_host(&mut self, name: &str, slots: u32) {
         let name = host(name);
         self.hosts.retain(|entry| entry.name != name);
-        self.hosts.push(HostEntry { name: name.clone(), slots, state: HostState::Listed });
+        self.hosts.push(HostEntry { name, slots, state: HostState::Listed });
         self.list_hosts();
+        self.settle();
+    }
+
+    /// Lists a host and has its agent join.
+    pub(in crate::core::tests) fn add_host(&mut self, name: &str, slots: u32) {
+        self.list_host(name, slots);
+        let name = host(name);
         if !self.agents.contains_key(&name) {
             self.join(&name, slots, Vec::new());
         }

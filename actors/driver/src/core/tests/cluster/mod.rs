@@ -90,6 +90,8 @@ pub(super) struct Cluster {
     pub(super) first_steps: Vec<(usize, BTreeMap<HostName, HostResetMs>)>,
     /// Number of generations whose processes were kept for another one.
     pub(super) taken_back: u32,
+    /// Hosts that the host manager was told have left.
+    pub(super) hosts_left: Vec<HostName>,
     /// The job's phase at each takeover.
     pub(super) taken_over: Vec<JobPhase>,
     pub(super) skipped_syncs: u32,
@@ -192,6 +194,7 @@ impl Cluster {
             first_steps: Vec::new(),
             taken_back: 0,
             taken_over: Vec::new(),
+            hosts_left: Vec::new(),
             skipped_syncs: 0,
             deltas: 0,
             roots: Vec::new(),

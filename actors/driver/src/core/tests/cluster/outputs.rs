@@ -99,7 +99,8 @@ impl Cluster {
                     self.blacklist(host.as_str());
                 }
             }
-            DriverOutput::HostJoined { .. } | DriverOutput::HostLeft { .. } => {}
+            DriverOutput::HostLeft { host } => self.hosts_left.push(host),
+            DriverOutput::HostJoined { .. } => {}
             DriverOutput::Event(event) => match event.kind {
                 EventKind::GenerationRunning { world_size } => self.sizes.push(world_size),
                 EventKind::HostJoined { host, slots } => self.joined.push((host, slots)),
