@@ -145,7 +145,7 @@ impl World {
     /// How long a phase has lasted without a fault.
     pub(super) fn calm_for(&self, since: u64) -> u64 {
         let from = since.max(self.faulted_at).max(self.calm.whole_since);
-        self.now.saturating_sub(from.max(self.driver.settled_at))
+        self.now.saturating_sub(from.max(self.driver.settled_at).max(self.driver.knows_from))
     }
 
     /// Longest time from one step's boundary to the next, in nanoseconds.
@@ -245,7 +245,8 @@ impl World {
     /// Whether a generation could be formed: enough workers rest in reach of the driver, and no other process holds a
     /// later commit.
     fn is_enough_at_rest(&self) -> bool {
-        if !self.keeps_processes() || self.now < self.driver.settled_at {
+        let settled_at = self.driver.settled_at.max(self.driver.knows_from);
+        if !self.keeps_processes() || self.now < settled_at {
             return false;
         }
         let snapshot = self.driver.hosts();

@@ -160,8 +160,10 @@ impl World {
                 .filter(|(_, until)| until + REMEMBERED_NS >= self.now)
                 .map_or(0, |(since, until)| until - since)
         };
-        // A host that computes slowly sends and receives slowly. Where most members are on it, none of them is a straggler.
-        let computes_slowly = |host: u32| self.slow_members_on(host).next().is_some();
+        // A host that computes slowly sends and receives slowly. Where most members are on it, none of them is a straggler, and
+        // its links are named.
+        let computes_slowly =
+            |host: u32| self.slow_members_on(host).count() * 2 >= self.driver.members.len().max(1);
         let slow_ms = slow_ns(&(sender, receiver)) / MS;
         let has_slow_end = computes_slowly(sender) || computes_slowly(receiver);
         if slow_ms < SLOW_NS_MIN / MS && !has_slow_end {

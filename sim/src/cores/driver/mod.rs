@@ -168,9 +168,10 @@ pub(super) struct DriverLife {
     pub(super) stopped_at: u64,
     /// World time at which this life began or last continued.
     pub(super) continued_at: u64,
-    /// World time by which nodes must be back, or known to be gone, that were this life's as it continued after a long stop, or
-    /// its predecessor's.
+    /// World time by which the predecessor's nodes must be back, if this life has taken over.
     pub(super) settled_at: u64,
+    /// World time from which on this life knows again who is gone, after a long stop.
+    pub(super) knows_from: u64,
     /// Events that came while the process stood still.
     pub(super) frozen: Vec<Happening>,
     /// Whether the operator starts the driver again.
@@ -334,6 +335,7 @@ impl DriverLife {
             stopped_at: at,
             continued_at: at,
             settled_at: if is_takeover { at + return_ns } else { at },
+            knows_from: at,
             frozen: Vec::new(),
             comes_back: false,
             dies_midway: None,

@@ -47,20 +47,19 @@ impl World {
         self.driver.stopped -= depth.min(self.driver.stopped);
         if self.driver.stopped == 0 {
             self.driver.continued_at = self.now;
-            self.settle_after_stop();
+            self.excuse_silence();
             self.thaw_driver();
             self.reopen_all();
         }
     }
 
     /// After a stop in which its peers may have given up their connections, the driver judges no silence for a while.
-    fn settle_after_stop(&mut self) {
+    fn excuse_silence(&mut self) {
         let deadlines = self.scenario.driver.deadlines;
         let stood_still = Duration::from_nanos(self.now - self.driver.stopped_at);
         if stood_still >= deadlines.lost.saturating_sub(deadlines.suspect) {
             let judged_in = deadlines.return_grace() + deadlines.lost;
-            let settled_at = self.now + judged_in.as_nanos() as u64;
-            self.driver.settled_at = self.driver.settled_at.max(settled_at);
+            self.driver.knows_from = self.now + judged_in.as_nanos() as u64;
         }
     }
 
