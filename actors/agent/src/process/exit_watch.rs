@@ -68,7 +68,7 @@ fn listen(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 #[expect(unsafe_code, reason = "neither the standard library nor nix offers pidfd_open")]
-fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+pub(super) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes a process id and flags, and touches no memory of this process.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
     if fd < 0 {

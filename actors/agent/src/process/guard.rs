@@ -6,15 +6,17 @@
 //! stdin ends because the agent is gone.
 
 use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use elastic_runtime::null_device;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 
 use super::command::in_own_session;
+use super::exit_watch::pidfd_open;
 
 /// The guard's script. The line `+ GROUP` adds a process group, or a control group by its folder; `- GROUP` removes it;
 /// `= FOLDER` names the agent's folder for error files. At the end of stdin the remaining groups are killed, and the folder
@@ -61,10 +63,8 @@ case $scratch in
 esac
 "#;
 
-/// Time that a guard has to read its orders, or to end by itself, and the interval of the looks. One that is stopped does
-/// neither.
-const OBEYS_WITHIN: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Time that a guard has to read its orders, or to end by itself. One that is stopped does neither.
+const OBEYS_WITHIN_MS: u16 = 2_000;
 
 /// The guard process. Dropping this value ends it.
 #[derive(Debug)]
@@ -140,15 +140,13 @@ impl Guard {
     fn tell(&mut self, change: char, what: &str) -> io::Result<()> {
         let Some(orders) = &mut self.orders else { return Ok(()) };
         let order = format!("{change} {what}\n");
-        let until = Instant::now() + OBEYS_WITHIN;
         // A single write below PIPE_BUF is atomic.
-        loop {
-            match orders.write_all(order.as_bytes()) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < until => {
-                    thread::sleep(LOOK_EVERY);
-                }
-                done => return done,
+        match orders.write_all(order.as_bytes()) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                wait_for(orders.as_fd(), PollFlags::POLLOUT)?;
+                orders.write_all(order.as_bytes())
             }
+            written => written,
         }
     }
 }
@@ -156,16 +154,25 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.orders = None;
-        // The guard ends in a moment, since its stdin has ended. An error means that it was reaped already.
-        let until = Instant::now() + OBEYS_WITHIN;
-        while matches!(self.process.try_wait(), Ok(None)) {
-            if Instant::now() >= until {
-                self.kill();
-                let _ = self.process.wait();
-                return;
-            }
-            thread::sleep(LOOK_EVERY);
+        // The guard ends in a moment, since its stdin has ended. Errors mean that it was reaped already, or that this kernel has
+        // no pidfd.
+        let ends = pidfd_open(Pid::from_raw(self.pid()));
+        if ends.is_ok_and(|end| wait_for(end.as_fd(), PollFlags::POLLIN).is_err()) {
+            self.kill();
         }
+        let _ = self.process.wait();
+    }
+}
+
+/// Waits for an event of a descriptor for as long as the guard has.
+///
+/// # Errors
+/// `WouldBlock`: it has not come.
+fn wait_for(descriptor: BorrowedFd<'_>, event: PollFlags) -> io::Result<()> {
+    let mut polled = [PollFd::new(descriptor, event)];
+    match poll(&mut polled, PollTimeout::from(OBEYS_WITHIN_MS))? {
+        0 => Err(ErrorKind::WouldBlock.into()),
+        _ => Ok(()),
     }
 }
 
