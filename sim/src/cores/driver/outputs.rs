@@ -12,6 +12,9 @@ use super::super::{Happening, MS, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
+/// How long ago a worker may have died of whose end nobody has told the driver.
+const UNTOLD_NS: u64 = 10_000 * MS;
+
 /// Words of the reason for which a host is left out that does not reach others.
 const PARTED: &str = "do not reach each other";
 
@@ -145,9 +148,15 @@ impl World {
     fn check_parted_without_the_commit(&self, host: &HostName, reason: &str) -> Result<(), String> {
         let acknowledged = self.oracle.acknowledged(self.driver.job);
         let Some(samples) = acknowledged.filter(|_| reason.contains(PARTED)) else { return Ok(()) };
+        // Who has died on a host that is away may come back with it, as far as the driver knows.
+        let is_untold = |process: &SimulatedProcess| {
+            let ended = process.stopping.ended_at;
+            ended.is_some_and(|ended| ended + UNTOLD_NS > self.now)
+                && !self.driver.explained.contains(&process.id.incarnation)
+        };
         let holds = |process: &&SimulatedProcess| {
             process.job == self.driver.job
-                && (process.is_alive || self.has_just_died(process))
+                && (process.is_alive || is_untold(process) || self.has_just_died(process))
                 && process.program.saved.is_some_and(|saved| saved.model.samples >= samples)
         };
         let (here, elsewhere): (Vec<_>, Vec<_>) =
