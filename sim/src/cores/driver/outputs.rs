@@ -148,20 +148,23 @@ impl World {
     fn check_parted_without_the_commit(&self, host: &HostName, reason: &str) -> Result<(), String> {
         let acknowledged = self.oracle.acknowledged(self.driver.job);
         let Some(samples) = acknowledged.filter(|_| reason.contains(PARTED)) else { return Ok(()) };
-        // Who has died on a host that is away may come back with it, as far as the driver knows.
-        let is_untold = |process: &SimulatedProcess| {
-            let ended = process.stopping.ended_at;
-            ended.is_some_and(|ended| ended + UNTOLD_NS > self.now)
-                && !self.driver.explained.contains(&process.id.incarnation)
-        };
         let holds = |process: &&SimulatedProcess| {
+            let saved = process.program.saved.as_ref();
             process.job == self.driver.job
-                && (process.is_alive || is_untold(process) || self.has_just_died(process))
-                && process.program.saved.is_some_and(|saved| saved.model.samples >= samples)
+                && saved.is_some_and(|saved| saved.model.samples >= samples)
         };
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             self.processes.iter().filter(holds).partition(|process| process.id.host == *host);
-        match here.first().filter(|_| elsewhere.is_empty()) {
+        let is_there = |it: &&SimulatedProcess| it.is_alive || self.has_just_died(it);
+        // Who has died on a host that is away may come back with it, as far as the driver knows.
+        let may_be_there = |it: &&SimulatedProcess| {
+            let ended = it.stopping.ended_at;
+            let is_untold = ended.is_some_and(|ended| ended + UNTOLD_NS > self.now)
+                && !self.driver.explained.contains(&it.id.incarnation);
+            is_untold || is_there(it)
+        };
+        let is_held = elsewhere.into_iter().any(|it| may_be_there(&it));
+        match here.into_iter().find(is_there).filter(|_| !is_held) {
             Some(holder) => Err(format!(
                 "G-5: {} alone holds the acknowledged commit at {samples} samples, and its host is parted from others",
                 holder.id
