@@ -78,6 +78,11 @@ impl Deadlines {
         self.lost * 2 + Self::REACHED_WITHIN
     }
 
+    /// Length of a node's pause during which the other ends may have given up their connections. Default 1 s.
+    pub fn breaking_pause(&self) -> Duration {
+        self.lost.saturating_sub(self.suspect)
+    }
+
     /// Checks that each deadline is short enough for the next. The elastic timeout is the user's and may be
     /// short: it is only kept above zero.
     ///

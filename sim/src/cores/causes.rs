@@ -188,9 +188,7 @@ impl World {
             let is_untold = !self.keeps_processes()
                 && self.of_worker(worker).is_none_or(|process| {
                     let agent = self.hosts[process.host as usize].agent.as_ref();
-                    let tells = agent.is_some_and(|agent| {
-                        agent.stopped == 0 && agent.continued_at + KNOWN_NS < self.now
-                    });
+                    let tells = agent.is_some_and(|agent| agent.has_run_for(KNOWN_NS, self.now));
                     !process.is_alive || !tells
                 });
             let vote = self.oracle.vote_of(job, stamp, is_sync, worker).filter(|_| !is_untold);

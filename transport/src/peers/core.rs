@@ -14,7 +14,7 @@ use elastic_runtime::session::{
 };
 use elastic_runtime::transport::{Conversation, LossReason, SendErrorReason, TransportEvent};
 
-use super::limits::{CLOSE_GRACE, PEERS_MAX, breaking_pause, pause_min};
+use super::limits::{CLOSE_GRACE, PEERS_MAX, pause_min};
 use super::link::{CloseCode, Detached, HelloRefusal, LinkEnd, LinkId};
 use super::peer::{Closing, Peer, Said};
 
@@ -499,7 +499,7 @@ impl<P: Payload> PeersCore<P> {
         if pause <= pause_min(&self.deadlines) {
             return None;
         }
-        let breaks = pause >= breaking_pause(&self.deadlines);
+        let breaks = pause >= self.deadlines.breaking_pause();
         let grace = if breaks { self.deadlines.return_grace() } else { Duration::ZERO };
         for peer in self.peers.values_mut() {
             peer.liveness.handle_pause(now, pause, grace);

@@ -29,8 +29,3 @@ pub(crate) fn refused_silence(deadlines: &Deadlines) -> Duration {
 pub(crate) fn pause_min(deadlines: &Deadlines) -> Duration {
     deadlines.suspect / 2
 }
-
-/// Length of a pause during which the other ends may have given up their connections.
-pub(crate) fn breaking_pause(deadlines: &Deadlines) -> Duration {
-    deadlines.lost.saturating_sub(deadlines.suspect)
-}

@@ -183,16 +183,11 @@ mod tests {
 
     use super::*;
 
-    fn stopped() -> Guard {
-        let guard = Guard::start(None).expect("there is a shell");
-        kill(Pid::from_raw(guard.pid()), Signal::SIGSTOP).expect("it runs");
-        guard
-    }
-
     #[test]
     fn s_10_nobody_waits_for_a_guard_that_is_stopped() {
-        let mut guard = stopped();
+        let mut guard = Guard::start(None).expect("there is a shell");
         let pid = Pid::from_raw(guard.pid());
+        kill(pid, Signal::SIGSTOP).expect("it runs");
         let told = (0..100_000).try_for_each(|number| guard.add(&number.to_string()));
         let error = told.expect_err("a pipe has an end");
         assert_eq!(error.kind(), ErrorKind::WouldBlock);

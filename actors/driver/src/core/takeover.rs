@@ -57,7 +57,7 @@ impl DriverCore {
         core.restore_paces(now, image.shard_paces.clone(), image.deals);
         if is_fresh && image.result.is_none() {
             if !image.hosts.is_empty() {
-                // Nobody is waited for, and hosts of the former driver may be gone all the same.
+                // Hosts of the former driver may be gone, although no takeover waits for them.
                 core.agenda.set(now + core.config.deadlines.return_grace(), Timer::Takeover);
             }
             return core;

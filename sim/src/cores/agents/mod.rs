@@ -168,6 +168,11 @@ impl AgentLife {
         self.spawns
     }
 
+    /// Whether the process has neither stood still nor been starved for that long.
+    pub(super) const fn has_run_for(&self, passed: u64, now: u64) -> bool {
+        self.stopped == 0 && self.continued_at + passed <= now
+    }
+
     /// Whether the kernel says that the process waits for its machine. It says "stopped" of one that was stopped besides.
     pub(super) const fn waits_for_its_machine(&self) -> bool {
         self.starved > 0 && self.stopped == self.starved

@@ -156,7 +156,7 @@ impl World {
         let (here, elsewhere): (Vec<_>, Vec<_>) =
             self.processes.iter().filter(holds).partition(|process| process.id.host == *host);
         let is_there = |it: &&SimulatedProcess| it.is_alive || self.has_just_died(it);
-        // Who has died on a host that is away may come back with it, as far as the driver knows.
+        // As far as the driver knows, a worker that has died on a host that is away may come back with it.
         let may_be_there = |it: &&SimulatedProcess| {
             let ended = it.stopping.ended_at;
             let is_untold = ended.is_some_and(|ended| ended + UNTOLD_NS > self.now)

@@ -111,7 +111,7 @@ impl World {
         let untold = agents.find_map(|agent| {
             let link = &self.links[agent.link as usize];
             let node = link.node.as_ref()?;
-            let runs = agent.stopped == 0 && agent.continued_at + TOLD_WITHIN_NS <= self.now;
+            let runs = agent.has_run_for(TOLD_WITHIN_NS, self.now);
             let is_welcome =
                 agent.in_session_since.is_some_and(|since| since + TOLD_WITHIN_NS <= self.now);
             let is_known = runs && agent.is_welcomed && is_welcome && link.is_in_touch();
