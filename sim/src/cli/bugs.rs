@@ -189,8 +189,8 @@ fn options(bug: Bug, cluster: &ClusterArguments, seed: u64) -> RunOptions {
         options.slots = QUIET_SLOTS;
         options.seconds = options.seconds.max(QUIET_SECONDS);
     }
-    if bug == Bug::LeftCountsAsDone {
-        // It shows where all that a job needs has left at once.
+    if matches!(bug, Bug::LeftCountsAsDone | Bug::ProgramForgotten) {
+        // These show where all workers that a job needs have left at once, or all its hosts lack the program.
         (options.hosts, options.slots) = (1, 2);
     }
     if bug == Bug::RecorderIgnored {
