@@ -78,6 +78,11 @@ impl Deadlines {
         self.lost * 2 + Self::REACHED_WITHIN
     }
 
+    /// Time after a node's pause until the silence of all its peers is judged. Default 8 s.
+    pub fn judged_after_pause(&self) -> Duration {
+        self.return_grace() + self.lost
+    }
+
     /// Length of a node's pause during which the other ends may have given up their connections. Default 1 s.
     pub fn breaking_pause(&self) -> Duration {
         self.lost.saturating_sub(self.suspect)

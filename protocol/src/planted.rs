@@ -215,6 +215,8 @@ bugs! {
     EarlyTimerObeyed = "a timer that comes early is taken for the one that was set", "driver";
     /// The deadline of a phase counts while the phase's orders wait for the journal (G-9).
     LateForHeldOrders = "who has not been told is late", "driver";
+    /// A driver that was paused evicts members whose answers it has not read (G-5).
+    LateForOwnPause = "a driver that was paused finds members late as it goes on", "driver";
     /// The welcome of a node waits for the journal, as other words do (G-9).
     WelcomeHeld = "who is back is not welcomed while the disk stores nothing", "driver";
     /// The end of a job that cannot be stored is not told, however long that lasts (G-9).

@@ -94,6 +94,7 @@ const fn draws(bug: Bug) -> u32 {
     match bug {
         Bug::ElasticTimeoutIgnored
         | Bug::LateForHeldOrders
+        | Bug::LateForOwnPause
         | Bug::WelcomeHeld
         | Bug::EarlyTimerObeyed
         | Bug::NothingAcknowledged

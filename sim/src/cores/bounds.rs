@@ -344,7 +344,13 @@ impl World {
                 .calm
                 .enough_since
                 .is_some_and(|since| self.is_enough_at_rest() && self.calm_for(since) > SLACK_NS);
-            return complain(was_long && !was_enough && self.elastic_counts_for_ms().is_none());
+            let has_heard_since = self.check_lateness_after_pause("gather").is_ok();
+            return complain(
+                was_long
+                    && !was_enough
+                    && has_heard_since
+                    && self.elastic_counts_for_ms().is_none(),
+            );
         }
         None
     }

@@ -177,6 +177,7 @@ impl World {
 
     /// Checks members that are said to be late: they have not voted, and the deadline has passed.
     fn check_lateness(&self, phase: &str, late: &[WorkerId]) -> Result<(), String> {
+        self.check_lateness_after_pause(phase)?;
         let is_sync = phase == "sync";
         if !is_sync && phase != "form" {
             return Ok(());
@@ -203,6 +204,22 @@ impl World {
         if self.driver.phase == ObservedPhase::Form && !is_sync && lasted < form {
             let lasted = lasted / MS;
             return Err(format!("causes: the form deadline passed after {lasted} ms"));
+        }
+        Ok(())
+    }
+
+    /// Checks that nobody is late as the driver goes on after a pause in which the deadline passed: it has read no answers
+    /// yet.
+    pub(super) fn check_lateness_after_pause(&self, phase: &str) -> Result<(), String> {
+        let deadlines = self.scenario.driver.deadlines;
+        let period = if phase == "form" { deadlines.form } else { deadlines.elastic };
+        let due_by = self.driver.phase_since + period.as_nanos() as u64 / 100 * 103;
+        let is_just_back = self.now <= self.driver.continued_at + MS;
+        if is_just_back && due_by + deadlines.suspect.as_nanos() as u64 <= self.now {
+            let paused_ms = (self.driver.continued_at - self.driver.stopped_at) / MS;
+            return Err(format!(
+                "nobody healthy is evicted: the deadline of phase {phase} passed while the driver was paused for {paused_ms} ms"
+            ));
         }
         Ok(())
     }

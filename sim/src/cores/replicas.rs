@@ -204,6 +204,10 @@ impl World {
 
     /// A reset is decided: notes what a repair has to begin from.
     pub(super) fn note_repair(&mut self, cause: &ResetCause) -> Result<(), String> {
+        if self.driver.life != self.newest {
+            // A former driver goes on from what it knew, and its journal refuses what it decides.
+            return Ok(());
+        }
         self.replicas.repair = None;
         let ResetCause::ReplicasDiffer { workers, step, .. } = cause else { return Ok(()) };
         let members = self.driver.members.clone();

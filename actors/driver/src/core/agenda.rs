@@ -37,7 +37,8 @@ impl Timetable {
         self.timers.set(at, timer);
     }
 
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
+    /// The first timer that is due, with its time.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, Timer)> {
         self.passed = self.passed.max(now);
         self.timers.pop_due(now)
     }

@@ -147,7 +147,7 @@ impl DriverCore {
             // The known agent may be dead without the driver's knowledge: the newcomer waits until that is clear. A driver
             // that stood still a moment ago judges no silence for a while.
             let deadlines = &self.config.deadlines;
-            let deadline = now + deadlines.return_grace() + deadlines.lost + deadlines.suspect;
+            let deadline = now + deadlines.judged_after_pause() + deadlines.suspect;
             self.roster.keep_waiting(host, PendingJoin { deadline, ..join });
             self.agenda.set(deadline, Timer::Join(host.clone()));
             return;

@@ -16,7 +16,12 @@ impl DriverCore {
     /// Handles all timers that are due; call at or after `poll_timeout`.
     pub fn handle_timeout(&mut self, now: Time) {
         self.outbox.handle_timeout(now);
-        while let Some(timer) = self.agenda.pop_due(now) {
+        let mut was_paused = false;
+        while let Some((at, timer)) = self.agenda.pop_due(now) {
+            if now > at + self.config.deadlines.suspect && !std::mem::replace(&mut was_paused, true)
+            {
+                self.excuse_own_pause(now);
+            }
             match timer {
                 Timer::Phase => self.handle_phase_deadline(now),
                 Timer::LastCall => self.agenda.ask_review(now),
@@ -49,6 +54,17 @@ impl DriverCore {
         if self.agenda.take_review(now) {
             self.review(now);
         }
+    }
+
+    /// Excuses others for a pause of this driver, which a late timer shows. Nodes may have answered or ended meanwhile, and their words
+    /// have yet to be read. Nobody is late before, and before the silence of others is judged (G-5).
+    fn excuse_own_pause(&mut self, now: Time) {
+        if is_planted(Bug::LateForOwnPause) {
+            return;
+        }
+        let deadline = now + self.config.deadlines.judged_after_pause();
+        self.round.restart_deadline(deadline, &mut self.agenda);
+        self.begin_start_deadlines(now);
     }
 
     fn review(&mut self, now: Time) {
@@ -196,7 +212,7 @@ impl DriverCore {
     }
 
     /// Restarts the deadlines of ordered processes, and of attached workers that do not rest yet, once the journal can
-    /// be written again: their orders and their welcome could not leave before.
+    /// be written again, or this driver goes on: their orders, their welcome or their words were not handled before.
     pub(crate) fn begin_start_deadlines(&mut self, now: Time) {
         for worker in self.roster.restart_waits(now) {
             for wait in [self.config.deadlines.start, self.rest_deadline()] {

@@ -193,7 +193,8 @@ impl Round {
         }
     }
 
-    /// Moves the deadline of a phase whose orders leave only now. A later deadline stays.
+    /// Moves the deadline of a phase whose orders leave only now, or whose answers are read only now. A later deadline
+    /// stays.
     pub(crate) fn restart_deadline(&mut self, at: Time, timetable: &mut Timetable) {
         let (RoundPhase::Gather(Gather { deadline, .. })
         | RoundPhase::Form { deadline }

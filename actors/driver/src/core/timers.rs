@@ -69,10 +69,11 @@ impl Timers {
         self.0.first().map(|(at, _)| *at)
     }
 
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
+    /// The first timer that is due, with its time.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, Timer)> {
         if self.next()? > now {
             return None;
         }
-        self.0.pop_first().map(|(_, timer)| timer)
+        self.0.pop_first()
     }
 }

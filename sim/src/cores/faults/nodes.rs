@@ -58,8 +58,7 @@ impl World {
         let deadlines = self.scenario.driver.deadlines;
         let stood_still = Duration::from_nanos(self.now - self.driver.stopped_at);
         if stood_still >= deadlines.breaking_pause() {
-            let judged_in = deadlines.return_grace() + deadlines.lost;
-            self.driver.knows_from = self.now + judged_in.as_nanos() as u64;
+            self.driver.knows_from = self.now + deadlines.judged_after_pause().as_nanos() as u64;
         }
     }
 

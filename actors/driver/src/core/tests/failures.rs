@@ -425,22 +425,6 @@ fn a_member_is_evicted_once_however_many_deadlines_have_passed() {
 }
 
 #[test]
-fn a_driver_that_stood_still_evicts_who_is_late_for_an_interrupt_once() {
-    let mut cluster = two_by_two(|config| config.deadlines.elastic = Duration::from_secs(5));
-    let mute = cluster.worker("a", 1);
-    cluster.deaf.insert(mute.clone());
-    cluster.add_host("c", 1);
-    cluster.pass(Duration::from_secs(1));
-    cluster.hold_verdicts = true;
-    // The deadlines of its forming and of its sync have passed, too.
-    cluster.now = cluster.now + Duration::from_secs(3_600);
-    cluster.core.handle_timeout(cluster.now);
-    cluster.settle();
-    let stops = cluster.stops.iter().filter(|(it, _)| *it == mute).count();
-    assert_eq!(stops, 1);
-}
-
-#[test]
 fn a_second_agent_of_one_name_is_refused_while_the_first_is_there() {
     let mut cluster = two_by_two(|_| {});
     let known = cluster.agent("a");

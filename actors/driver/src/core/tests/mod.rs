@@ -19,6 +19,7 @@ mod invariants;
 mod last_words;
 mod links;
 mod membership;
+mod own_pause;
 mod pacing;
 mod quarrels;
 mod rebalancing;
