@@ -209,14 +209,15 @@ impl World {
     }
 
     /// Checks that nobody is late as the driver goes on after a pause in which the deadline passed: it has read no answers
-    /// yet.
+    /// yet. A deadline that the disk put off is left out.
     pub(super) fn check_lateness_after_pause(&self, phase: &str) -> Result<(), String> {
         let deadlines = self.scenario.driver.deadlines;
         let period = if phase == "form" { deadlines.form } else { deadlines.elastic };
         let due_by = self.driver.phase_since + period.as_nanos() as u64 / 100 * 103;
-        let is_just_back = self.now <= self.driver.continued_at + MS;
+        let (stopped_at, continued_at) = (self.driver.stopped_at, self.driver.continued_at);
+        let is_just_back = self.now <= continued_at + MS && stopped_at <= due_by;
         if is_just_back && due_by + deadlines.suspect.as_nanos() as u64 <= self.now {
-            let paused_ms = (self.driver.continued_at - self.driver.stopped_at) / MS;
+            let paused_ms = (continued_at - stopped_at) / MS;
             return Err(format!(
                 "nobody healthy is evicted: the deadline of phase {phase} passed while the driver was paused for {paused_ms} ms"
             ));

@@ -340,7 +340,7 @@ impl DriverCore {
         self.agenda.set(deadline, Timer::Departure(worker.clone()));
     }
 
-    /// Has the agent stop a worker's process: SIGTERM, and SIGKILL after `grace_ms`.
+    /// Has the agent stop a worker's process: SIGTERM, and SIGKILL after `grace_ms`. Without an agent, the worker is out of reach.
     pub(crate) fn stop_process(
         &mut self,
         now: Time,
@@ -359,7 +359,20 @@ impl DriverCore {
             self.output(DriverOutput::ToAgent { to: agent, message });
         } else {
             self.roster.set_stance(now, worker, Stance::Lost);
+            self.tell_to_rest_without_agent(worker, reason);
         }
+    }
+
+    /// Tells a worker that no agent can stop at present that its generation is over, if it is in reach: it rests until its host
+    /// is back. Otherwise it would train on, and nobody would tell it once its agent is there.
+    fn tell_to_rest_without_agent(&mut self, worker: &WorkerId, reason: &str) {
+        let is_in_reach = self
+            .roster
+            .worker(worker)
+            .is_some_and(|record| record.link != PeerLink::Down && record.stage.is_none());
+        let Some(stamp) = self.round.stamp().filter(|_| is_in_reach) else { return };
+        let cause = ResetCause::HostLost { host: worker.host.clone(), reason: reason.to_owned() };
+        self.tell_broken(vec![worker.clone()], stamp, &cause);
     }
 
     pub(crate) fn grace_ms(&self) -> u64 {

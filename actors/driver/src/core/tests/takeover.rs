@@ -1,9 +1,10 @@
 //! Tests of a driver that is killed and started again (D-1 to D-4).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use elastic_protocol::messages::{Ballot, JobPhase, StoppedBy, WorkerToDriver};
-use elastic_protocol::{ExitStatus, JobOutcome, Stamp, Term};
+use elastic_protocol::messages::{Ballot, JobPhase, LiveWorker, StoppedBy, WorkerToDriver};
+use elastic_protocol::{ExitStatus, JobOutcome, Stamp, Term, WorkerId};
 
 use super::cluster::lost;
 use super::{Cluster, host};
@@ -335,4 +336,23 @@ fn g_12_a_driver_that_is_killed_between_a_death_and_its_verdict_hides_no_death()
     cluster.come_back(&["a", "b"]);
     cluster.pass(LONG);
     assert_eq!((aborts(&cluster), cluster.sizes.last()), (1, Some(&4)));
+}
+
+#[test]
+fn x_2_workers_whose_agent_is_not_back_rest_when_their_host_is_blacklisted_and_train_on_once_it_is() {
+    let mut cluster = two_by_two(|config| config.min_np = Some(4));
+    let members: BTreeSet<WorkerId> = cluster.members().into_iter().collect();
+    let (agent, live) = (cluster.agent("a"), cluster.live_on("a"));
+    cluster.restart_driver();
+    for LiveWorker { worker, .. } in &live {
+        cluster.attach(worker);
+    }
+    cluster.come_back(&["b"]);
+    cluster.blacklist("a");
+    assert_eq!(cluster.active(), 0, "all rest, although no agent can stop those of host a");
+    cluster.list_host("a", 2);
+    cluster.rejoin(&agent, 2, live);
+    cluster.pass(LONG);
+    assert_eq!(cluster.members().into_iter().collect::<BTreeSet<_>>(), members);
+    assert_eq!(cluster.active(), 4);
 }
