@@ -185,11 +185,13 @@ impl World {
         let (job, stamp) = (self.driver.job, self.driver.stamp);
         for worker in late {
             // A script's vote is noted where it is cast: the driver may learn of the script's death late, and of its start
-            // from an agent that stands still or is starved.
+            // from an agent that stands still, is starved or out of reach.
             let is_untold = !self.keeps_processes()
                 && self.of_worker(worker).is_none_or(|process| {
                     let agent = self.hosts[process.host as usize].agent.as_ref();
-                    let tells = agent.is_some_and(|agent| agent.has_run_for(KNOWN_NS, self.now));
+                    let tells = agent.is_some_and(|agent| {
+                        agent.has_run_for(KNOWN_NS, self.now) && !self.was_deaf(agent.link, KNOWN_NS)
+                    });
                     !process.is_alive || !tells
                 });
             let vote = self.oracle.vote_of(job, stamp, is_sync, worker).filter(|_| !is_untold);

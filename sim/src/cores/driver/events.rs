@@ -20,6 +20,9 @@ const JUDGED_WITHIN_NS: u64 = 5_000 * MS;
 /// Longest time until a member in reach learns that a change was undone.
 const RESUMPTION_NS: u64 = 5_000 * MS;
 
+/// Time until the driver knows that a worker was told to leave.
+const JUST_NOTICED_NS: u64 = 500 * MS;
+
 /// Time allowed from a decision to its words, beside the journal's.
 const HELD_NS: u64 = 100 * MS;
 
@@ -340,7 +343,7 @@ impl World {
     }
 
     /// Whether another member holds the acknowledged commit, as far as the driver can know. No deadline has passed for
-    /// it: it may have died or stand still a moment ago.
+    /// it: it may have died, stand still or have been told to leave a moment ago.
     fn is_held_by_a_member(&mut self, process: u32, acknowledged: Option<u64>) -> bool {
         let standings = self.driver.cores().map(|cores| {
             let engaged = cores.driver.standings();
@@ -349,8 +352,12 @@ impl World {
         });
         let others = self.driver.members.iter().filter(|other| **other != process);
         let mut others = others.filter_map(|other| self.processes.get(*other as usize));
+        let was_just_noticed = |other: &SimulatedProcess| {
+            other.stopping.noticed_at.is_some_and(|at| at + JUST_NOTICED_NS > self.now)
+        };
         others.any(|other| {
-            !other.is_to_leave()
+            other.put_out_by.is_none()
+                && (!other.is_leaving || was_just_noticed(other))
                 && (self.has_just_died(other)
                     || standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id)))
                 && other.program.saved.map(|saved| saved.model.samples) >= acknowledged

@@ -4,6 +4,7 @@
 
 use elastic_protocol::Stamp;
 
+use super::super::processes::SimulatedProcess;
 use super::super::{MS, World};
 use super::{DriverLife, ObservedPhase};
 
@@ -27,11 +28,13 @@ impl World {
         self.calm.stable_since = None;
     }
 
-    /// Begins an interregnum, if the job is quiet. Called just before the driver dies or stands still.
+    /// Begins an interregnum, if the job is quiet. Called just before the driver dies or stands still. A decision that the
+    /// disk has refused may be found there by the next driver.
     pub(in crate::cores) fn begin_interregnum(&mut self) {
         let is_quiet = self.interregnum.is_none()
             && self.disturbed_at + QUIET_NS <= self.now
             && self.driver.phase == ObservedPhase::Run
+            && self.driver.refused_since.is_none()
             && self.is_settled();
         if is_quiet {
             self.interregna += 1;
@@ -51,12 +54,18 @@ impl World {
             let is_slow = host.steps_slowly() || host.extra_delay > 0 || host.data_is_late();
             agent_runs && in_reach && starts && !is_slow && host.down == 0
         });
+        // A script has no session with the driver. Its agent stops it for want of one.
+        let is_in_touch = |process: &SimulatedProcess| {
+            let agent = self.hosts[process.host as usize].agent.as_ref();
+            let link = if process.is_script { agent.map(|it| it.link) } else { Some(process.link) };
+            link.is_some_and(|link| self.links[link as usize].is_in_touch())
+        };
         let trains = |process: &u32| {
             let Some(process) = self.processes.get(*process as usize) else { return false };
             process.stays()
                 && process.job == job
                 && process.program.trains_in(stamp)
-                && (process.is_script || self.links[process.link as usize].is_in_touch())
+                && is_in_touch(process)
         };
         let there: usize = self.hosts.iter().map(|host| host.processes.len()).sum();
         let members = &self.driver.members;
