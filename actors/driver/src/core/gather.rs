@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId, counted};
+use elastic_protocol::{
+    Assignment, CommitId, GenerationId, ResetCause, Stamp, Step, Time, WorkerId, counted,
+};
 
 use elastic_registry::MemberVotes;
 
@@ -363,12 +365,20 @@ impl DriverCore {
         if others.is_empty() {
             return true;
         }
-        let best = |workers: &[&WorkerId]| {
-            workers.iter().filter_map(|worker| self.roster.commit_order_of(worker)).max()
+        let held = |workers: &[&WorkerId]| -> Vec<(GenerationId, Step)> {
+            workers.iter().filter_map(|worker| self.roster.commit_order_of(worker)).collect()
         };
-        let may_differ =
-            matches!(self.round.phase(), RoundPhase::Form { .. } | RoundPhase::Gather(_));
-        may_differ && best(&others) < best(&late)
+        let (late, others) = (held(&late), held(&others));
+        match self.round.phase() {
+            RoundPhase::Gather(_) => others.iter().max() < late.iter().max(),
+            // A driver that takes a forming generation over assumes of each member that it has begun already. None needs to.
+            RoundPhase::Form { .. } => {
+                let has_not_begun =
+                    |(generation, _): &&(GenerationId, Step)| *generation < current.stamp.generation;
+                others.iter().filter(has_not_begun).max() < late.iter().max()
+            }
+            _ => false,
+        }
     }
 
     /// Whether a worker that is no member now holds a later commit than every other worker that is heard. Without it

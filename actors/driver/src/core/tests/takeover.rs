@@ -356,3 +356,26 @@ fn x_2_workers_whose_agent_is_not_back_rest_when_their_host_is_blacklisted_and_t
     assert_eq!(cluster.members().into_iter().collect::<BTreeSet<_>>(), members);
     assert_eq!(cluster.active(), 4);
 }
+
+#[test]
+fn g_5_the_last_holder_stays_where_its_system_refuses_it_to_form_a_generation_that_was_taken_over() {
+    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(2)));
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    cluster.train(10);
+    let (holder, dead) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    cluster.deaf.insert(holder.clone());
+    cluster.kill(&dead);
+    cluster.arrive(&holder, 0);
+    // A newcomer has taken the place of the dead one.
+    cluster.pass(Duration::from_secs(2));
+    let (stamp, newcomer) = (cluster.stamp(), cluster.worker("b", 0));
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    assert_eq!((cluster.stamp(), cluster.members()), (stamp, vec![holder.clone(), newcomer]));
+    let error = "too many open files".to_owned();
+    let refused = WorkerToDriver::CollectiveFailed { stamp, peer: Some(0), told_by: None, error };
+    cluster.say(&holder, refused);
+    cluster.settle();
+    assert!(cluster.stops.is_empty() && cluster.losses.is_empty(), "{:?}", cluster.stops);
+}
