@@ -190,7 +190,8 @@ impl World {
                 && self.of_worker(worker).is_none_or(|process| {
                     let agent = self.hosts[process.host as usize].agent.as_ref();
                     let tells = agent.is_some_and(|agent| {
-                        agent.has_run_for(KNOWN_NS, self.now) && !self.was_deaf(agent.link, KNOWN_NS)
+                        agent.has_run_for(KNOWN_NS, self.now)
+                            && !self.was_deaf(agent.link, KNOWN_NS)
                     });
                     !process.is_alive || !tells
                 });

@@ -373,8 +373,9 @@ impl DriverCore {
             RoundPhase::Gather(_) => others.iter().max() < late.iter().max(),
             // A driver that takes a forming generation over assumes of each member that it has begun already. None needs to.
             RoundPhase::Form { .. } => {
-                let has_not_begun =
-                    |(generation, _): &&(GenerationId, Step)| *generation < current.stamp.generation;
+                let has_not_begun = |(generation, _): &&(GenerationId, Step)| {
+                    *generation < current.stamp.generation
+                };
                 others.iter().filter(has_not_begun).max() < late.iter().max()
             }
             _ => false,

@@ -339,7 +339,8 @@ fn g_12_a_driver_that_is_killed_between_a_death_and_its_verdict_hides_no_death()
 }
 
 #[test]
-fn x_2_workers_whose_agent_is_not_back_rest_when_their_host_is_blacklisted_and_train_on_once_it_is() {
+fn x_2_workers_whose_agent_is_not_back_rest_when_their_host_is_blacklisted_and_train_on_once_it_is()
+{
     let mut cluster = two_by_two(|config| config.min_np = Some(4));
     let members: BTreeSet<WorkerId> = cluster.members().into_iter().collect();
     let (agent, live) = (cluster.agent("a"), cluster.live_on("a"));
@@ -358,7 +359,8 @@ fn x_2_workers_whose_agent_is_not_back_rest_when_their_host_is_blacklisted_and_t
 }
 
 #[test]
-fn g_5_the_last_holder_stays_where_its_system_refuses_it_to_form_a_generation_that_was_taken_over() {
+fn g_5_the_last_holder_stays_where_its_system_refuses_it_to_form_a_generation_that_was_taken_over()
+{
     let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(2)));
     cluster.add_host("a", 1);
     cluster.add_host("b", 1);
