@@ -346,9 +346,10 @@ impl World {
     /// it: it may have died, stand still or have been told to leave a moment ago.
     fn is_held_by_a_member(&mut self, process: u32, acknowledged: Option<u64>) -> bool {
         let standings = self.driver.cores().map(|cores| {
-            let engaged = cores.driver.standings();
-            let engaged = engaged.filter(|(_, standing)| *standing == WorkerStanding::Engaged);
-            engaged.map(|(worker, _)| worker.clone()).collect::<BTreeSet<_>>()
+            let counted = cores.driver.standings().filter(|(_, standing)| {
+                matches!(standing, WorkerStanding::Engaged | WorkerStanding::Ready)
+            });
+            counted.map(|(worker, _)| worker.clone()).collect::<BTreeSet<_>>()
         });
         let others = self.driver.members.iter().filter(|other| **other != process);
         let mut others = others.filter_map(|other| self.processes.get(*other as usize));
@@ -359,7 +360,7 @@ impl World {
             other.put_out_by.is_none()
                 && (!other.is_leaving || was_just_noticed(other))
                 && (self.has_just_died(other)
-                    || standings.as_ref().is_none_or(|engaged| engaged.contains(&other.id)))
+                    || standings.as_ref().is_none_or(|counted| counted.contains(&other.id)))
                 && other.program.saved.map(|saved| saved.model.samples) >= acknowledged
         })
     }
