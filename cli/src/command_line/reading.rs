@@ -33,7 +33,9 @@ pub(crate) fn read() -> Result<CommandLine, CommandFailure> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let command = with_short_help(CommandLine::command(), asks_for_short_help(&arguments));
     let (matches, from_file) = with_file(&command, &arguments, |error| {
-        unknown_command(&error).unwrap_or_else(|| error.exit())
+        unknown_command(&error)
+            .or_else(|| not_unicode(&error, &arguments))
+            .unwrap_or_else(|| error.exit())
     })?;
     let mut cli = interpret(&matches)?;
     note_dashes(&mut cli, &arguments);
@@ -85,6 +87,18 @@ fn unknown_command(error: &clap::Error) -> Option<CommandFailure> {
         }
     };
     Some(CommandFailure::usage(format!("there is no command `{word}`")).hint(hint))
+}
+
+/// An argument that is not UTF-8; clap does not say which.
+fn not_unicode(error: &clap::Error, arguments: &[OsString]) -> Option<CommandFailure> {
+    if error.kind() != ErrorKind::InvalidUtf8 {
+        return None;
+    }
+    let mut numbered = arguments.iter().enumerate().skip(1);
+    let (number, argument) = numbered.find(|(_, argument)| argument.to_str().is_none())?;
+    let message = format!("argument {number} is not UTF-8: {argument:?}");
+    let hint = "a job's program and its arguments are sent to other hosts as text: pass the name in a file, or rename it";
+    Some(CommandFailure::usage(message).hint(hint))
 }
 
 /// Variables of this program that set no flag.
@@ -226,6 +240,8 @@ fn check_role(matches: &ArgMatches, role: Option<Role>) -> Result<(), CommandFai
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     fn parse(line: &str) -> Result<CommandLine, CommandFailure> {
@@ -241,6 +257,16 @@ mod tests {
         let mut cli = parse(line).expect("a program");
         note_dashes(&mut cli, &arguments);
         cli
+    }
+
+    #[test]
+    fn an_argument_that_is_not_unicode_is_named() {
+        let mut arguments: Vec<OsString> =
+            ["elastic-node", "run", "train"].map(OsString::from).into();
+        arguments.push(OsString::from_vec(b"a\xffb".to_vec()));
+        let error = CommandLine::command().try_get_matches_from(&arguments).expect_err("refused");
+        let failure = not_unicode(&error, &arguments).expect("it is told");
+        assert_eq!(failure.to_string(), "argument 3 is not UTF-8: \"a\\xFFb\"");
     }
 
     #[test]
