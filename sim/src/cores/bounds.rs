@@ -344,7 +344,7 @@ impl World {
                 .calm
                 .enough_since
                 .is_some_and(|since| self.is_enough_at_rest() && self.calm_for(since) > SLACK_NS);
-            let has_heard_since = self.check_lateness_after_pause("gather").is_ok();
+            let has_heard_since = !self.passed_during_pause("gather");
             return complain(
                 was_long
                     && !was_enough

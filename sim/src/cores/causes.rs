@@ -177,7 +177,11 @@ impl World {
 
     /// Checks members that are said to be late: they have not voted, and the deadline has passed.
     fn check_lateness(&self, phase: &str, late: &[WorkerId]) -> Result<(), String> {
-        self.check_lateness_after_pause(phase)?;
+        if self.passed_during_pause(phase) {
+            return Err(format!(
+                "nobody healthy is evicted: the deadline of phase {phase} passed while the driver was paused"
+            ));
+        }
         let is_sync = phase == "sync";
         if !is_sync && phase != "form" {
             return Ok(());
@@ -211,21 +215,16 @@ impl World {
         Ok(())
     }
 
-    /// Checks that nobody is late as the driver goes on after a pause in which the deadline passed: it has read no answers
-    /// yet. A deadline that the disk put off is left out.
-    pub(super) fn check_lateness_after_pause(&self, phase: &str) -> Result<(), String> {
+    /// Whether the driver goes on just now after a pause in which the phase's deadline passed: it has read no answers yet. A
+    /// deadline that the disk put off is left out.
+    pub(super) fn passed_during_pause(&self, phase: &str) -> bool {
         let deadlines = self.scenario.driver.deadlines;
         let period = if phase == "form" { deadlines.form } else { deadlines.elastic };
         let due_by = self.driver.phase_since + period.as_nanos() as u64 / 100 * 103;
         let (stopped_at, continued_at) = (self.driver.stopped_at, self.driver.continued_at);
-        let is_just_back = self.now <= continued_at + MS && stopped_at <= due_by;
-        if is_just_back && due_by + deadlines.suspect.as_nanos() as u64 <= self.now {
-            let paused_ms = (continued_at - stopped_at) / MS;
-            return Err(format!(
-                "nobody healthy is evicted: the deadline of phase {phase} passed while the driver was paused for {paused_ms} ms"
-            ));
-        }
-        Ok(())
+        self.now <= continued_at + MS
+            && stopped_at <= due_by
+            && due_by + deadlines.suspect.as_nanos() as u64 <= self.now
     }
 
     fn check_stop_reason(&self, worker: &WorkerId, reason: &str) -> Result<(), String> {

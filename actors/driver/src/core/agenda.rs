@@ -37,8 +37,12 @@ impl Timetable {
         self.timers.set(at, timer);
     }
 
-    /// The first timer that is due, with its time.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, Timer)> {
+    /// Whether a timer should have fired more than `by` ago.
+    pub(crate) fn is_late(&self, now: Time, by: Duration) -> bool {
+        self.timers.next().is_some_and(|at| at + by < now)
+    }
+
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
         self.passed = self.passed.max(now);
         self.timers.pop_due(now)
     }

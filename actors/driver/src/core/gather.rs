@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{
-    Assignment, CommitId, GenerationId, ResetCause, Stamp, Step, Time, WorkerId, counted,
-};
+use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId, counted};
 
 use elastic_registry::MemberVotes;
 
@@ -365,21 +363,16 @@ impl DriverCore {
         if others.is_empty() {
             return true;
         }
-        let held = |workers: &[&WorkerId]| -> Vec<(GenerationId, Step)> {
-            workers.iter().filter_map(|worker| self.roster.commit_order_of(worker)).collect()
+        let forms = matches!(self.round.phase(), RoundPhase::Form { .. });
+        let may_differ = forms || matches!(self.round.phase(), RoundPhase::Gather(_));
+        let order = |worker: &WorkerId| self.roster.commit_order_of(worker);
+        // A driver that takes a forming generation over assumes of each member that it has begun already. None needs to.
+        let counts = |worker: &WorkerId| {
+            order(worker).filter(|(generation, _)| !forms || *generation < current.stamp.generation)
         };
-        let (late, others) = (held(&late), held(&others));
-        match self.round.phase() {
-            RoundPhase::Gather(_) => others.iter().max() < late.iter().max(),
-            // A driver that takes a forming generation over assumes of each member that it has begun already. None needs to.
-            RoundPhase::Form { .. } => {
-                let has_not_begun = |(generation, _): &&(GenerationId, Step)| {
-                    *generation < current.stamp.generation
-                };
-                others.iter().filter(has_not_begun).max() < late.iter().max()
-            }
-            _ => false,
-        }
+        may_differ
+            && others.into_iter().filter_map(counts).max()
+                < late.into_iter().filter_map(order).max()
     }
 
     /// Whether a worker that is no member now holds a later commit than every other worker that is heard. Without it

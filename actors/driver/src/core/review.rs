@@ -16,12 +16,10 @@ impl DriverCore {
     /// Handles all timers that are due; call at or after `poll_timeout`.
     pub fn handle_timeout(&mut self, now: Time) {
         self.outbox.handle_timeout(now);
-        let mut was_paused = false;
-        while let Some((at, timer)) = self.agenda.pop_due(now) {
-            if now > at + self.config.deadlines.suspect && !std::mem::replace(&mut was_paused, true)
-            {
-                self.excuse_own_pause(now);
-            }
+        if self.agenda.is_late(now, self.config.deadlines.suspect) {
+            self.excuse_own_pause(now);
+        }
+        while let Some(timer) = self.agenda.pop_due(now) {
             match timer {
                 Timer::Phase => self.handle_phase_deadline(now),
                 Timer::LastCall => self.agenda.ask_review(now),

@@ -196,6 +196,11 @@ impl WorkerRecord {
         self.commit.map(|held| (held.generation, held.step))
     }
 
+    /// Whether the worker itself may be in reach, and takes messages.
+    pub(crate) fn may_be_told(&self) -> bool {
+        self.link != PeerLink::Down && self.stage.is_none()
+    }
+
     /// Whether the worker takes part, or is about to.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.stance.is_gone() && self.leaving.is_none()

@@ -69,11 +69,10 @@ impl Timers {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// The first timer that is due, with its time.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, Timer)> {
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
         if self.next()? > now {
             return None;
         }
-        self.0.pop_first()
+        self.0.pop_first().map(|(_, timer)| timer)
     }
 }

@@ -13,7 +13,7 @@ use super::output::{DriverOutput, EventKind};
 use super::phase::RoundPhase;
 use super::restart::ProcessStage;
 use super::roster::{AttachedAs, WorkerDeparture};
-use super::table::{PeerLink, Stance};
+use super::table::{PeerLink, Stance, WorkerRecord};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
@@ -366,10 +366,7 @@ impl DriverCore {
     /// Tells a worker that no agent can stop at present that its generation is over, if it is in reach: it rests until its host
     /// is back. Otherwise it would train on, and nobody would tell it once its agent is there.
     fn tell_to_rest_without_agent(&mut self, worker: &WorkerId, reason: &str) {
-        let is_in_reach = self
-            .roster
-            .worker(worker)
-            .is_some_and(|record| record.link != PeerLink::Down && record.stage.is_none());
+        let is_in_reach = self.roster.worker(worker).is_some_and(WorkerRecord::may_be_told);
         let Some(stamp) = self.round.stamp().filter(|_| is_in_reach) else { return };
         let cause = ResetCause::HostLost { host: worker.host.clone(), reason: reason.to_owned() };
         self.tell_broken(vec![worker.clone()], stamp, &cause);

@@ -271,7 +271,7 @@ impl Roster {
             if !matches!(record.stance, Stance::Leaving | Stance::Dying) {
                 record.take_stance(now, Stance::Lost);
             }
-            record.link != PeerLink::Down && record.stage.is_none()
+            record.may_be_told()
         })
     }
 

@@ -14,7 +14,7 @@ use super::cluster::{lost, silence};
 use super::{Cluster, host};
 use crate::core::{DriverConfig, OnFailure};
 
-fn two_by_two(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
+pub(super) fn two_by_two(change: impl FnOnce(&mut DriverConfig)) -> Cluster {
     let mut cluster = Cluster::new(|config| {
         config.np = Some(4);
         config.min_np = Some(1);
@@ -387,7 +387,7 @@ fn a_broken_link_is_explained_by_the_exit_that_follows() {
 }
 
 /// A generation that forms, with the member that does not vote.
-fn forming_with_a_mute_member() -> (Cluster, WorkerId) {
+pub(super) fn forming_with_a_mute_member() -> (Cluster, WorkerId) {
     let mut cluster = two_by_two(|_| {});
     let mute = cluster.worker("a", 1);
     cluster.deaf.insert(mute.clone());
@@ -415,13 +415,12 @@ fn a_member_is_evicted_once_however_many_deadlines_have_passed() {
     let (mut cluster, mute) = forming_with_a_mute_member();
     cluster.hold_verdicts = true;
     cluster.pass(Duration::from_secs(11));
-    let stops = |cluster: &Cluster| cluster.stops.iter().filter(|(it, _)| *it == mute).count();
-    let before = stops(&cluster);
+    let before = cluster.stops_of(&mute);
     assert!(before > 0, "it was evicted, and its generation has not ended yet");
     let stamp = cluster.stamp();
     cluster.core.handle_missing(cluster.now, stamp, vec![mute.clone()]);
     cluster.settle();
-    assert_eq!(stops(&cluster), before);
+    assert_eq!(cluster.stops_of(&mute), before);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use elastic_protocol::WorkerId;
-
 use super::Cluster;
 use super::cluster::silence;
+use super::failures::{forming_with_a_mute_member, two_by_two};
+
+const ELASTIC: Duration = Duration::from_secs(5);
 
 /// Longer than every deadline.
 const PAUSE: Duration = Duration::from_secs(3_600);
@@ -16,47 +17,26 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Longer than the delay of a review.
 const MOMENT: Duration = Duration::from_millis(50);
 
-fn two_by_two() -> Cluster {
-    let mut cluster = Cluster::new(|config| {
-        (config.np, config.min_np) = (Some(4), Some(1));
-        config.deadlines.elastic = Duration::from_secs(5);
-    });
-    cluster.add_host("a", 2);
-    cluster.add_host("b", 2);
-    cluster.train(10);
-    cluster
-}
-
 fn go_on_after_pause(cluster: &mut Cluster) {
     cluster.now = cluster.now + PAUSE;
     cluster.core.handle_timeout(cluster.now);
     cluster.settle();
 }
 
-fn stops_of(cluster: &Cluster, worker: &WorkerId) -> usize {
-    cluster.stops.iter().filter(|(it, _)| it == worker).count()
-}
-
 #[test]
 fn g_5_nobody_is_late_for_a_generation_that_formed_during_the_pause() {
-    let mut cluster = two_by_two();
-    let late = cluster.worker("a", 1);
-    cluster.deaf.insert(late.clone());
-    let first = cluster.worker("a", 0);
-    cluster.kill(&first);
-    cluster.arrive(&late, 0);
-    cluster.settle();
+    let (mut cluster, late) = forming_with_a_mute_member();
     go_on_after_pause(&mut cluster);
-    assert_eq!(stops_of(&cluster, &late), 0, "its vote may be unread");
+    assert_eq!(cluster.stops_of(&late), 0, "its vote may be unread");
     cluster.pass(PATIENCE - MOMENT);
-    assert_eq!(stops_of(&cluster, &late), 0);
+    assert_eq!(cluster.stops_of(&late), 0);
     cluster.pass(MOMENT);
-    assert_eq!(stops_of(&cluster, &late), 1, "it has not voted");
+    assert_eq!(cluster.stops_of(&late), 1, "it has not voted");
 }
 
 #[test]
 fn who_is_late_for_an_interrupt_is_evicted_once_however_many_deadlines_passed_during_the_pause() {
-    let mut cluster = two_by_two();
+    let mut cluster = two_by_two(|config| config.deadlines.elastic = ELASTIC);
     let mute = cluster.worker("a", 1);
     cluster.deaf.insert(mute.clone());
     cluster.add_host("c", 1);
@@ -64,20 +44,17 @@ fn who_is_late_for_an_interrupt_is_evicted_once_however_many_deadlines_passed_du
     cluster.hold_verdicts = true;
     // The deadlines of its forming and of its sync have passed, too.
     go_on_after_pause(&mut cluster);
-    assert_eq!(stops_of(&cluster, &mute), 0);
+    assert_eq!(cluster.stops_of(&mute), 0);
     cluster.pass(PATIENCE);
-    assert_eq!(stops_of(&cluster, &mute), 1);
+    assert_eq!(cluster.stops_of(&mute), 1);
 }
 
 #[test]
 fn g_10_a_job_whose_elastic_timeout_passed_during_the_pause_waits_for_those_who_are_back() {
-    let mut cluster = Cluster::new(|config| {
-        (config.np, config.min_np) = (Some(2), Some(2));
-        config.deadlines.elastic = Duration::from_secs(5);
+    let mut cluster = two_by_two(|config| {
+        config.min_np = Some(4);
+        config.deadlines.elastic = ELASTIC;
     });
-    cluster.add_host("a", 1);
-    cluster.add_host("b", 1);
-    cluster.train(10);
     let agent = cluster.agent("b");
     cluster.core.handle_link(cluster.now, &agent, &silence(2000));
     let first = cluster.worker("a", 0);

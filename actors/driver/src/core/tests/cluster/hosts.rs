@@ -217,6 +217,11 @@ impl Cluster {
         self.workers.keys().rfind(of_slot).cloned().expect("a worker on this slot")
     }
 
+    /// Number of orders to stop a worker.
+    pub(in crate::core::tests) fn stops_of(&self, worker: &WorkerId) -> usize {
+        self.stops.iter().filter(|(it, _)| it == worker).count()
+    }
+
     pub(in crate::core::tests) fn has_worker(&self, name: &str, slot: u32) -> bool {
         self.workers.keys().any(|worker| worker.host == host(name) && worker.slot == slot)
     }
