@@ -41,7 +41,9 @@ def train(state):
         if state.step == 9 and CASE == "late":
             wait_for(STARTED)
         en.allreduce(numpy.ones(4))
-        state.step += 1
+        # Whoever leaves may train to the end otherwise: these steps take less than the way of the signal.
+        leaving = CASE == "left" and state.step == 9 and en.size() == 3
+        state.step += not leaving
         state.commit()
 
 
