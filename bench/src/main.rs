@@ -5,6 +5,7 @@ mod checkpoint;
 mod collective;
 mod ddp_step;
 mod detect;
+mod disk;
 mod divergence;
 mod driver_cost;
 mod driver_kill;

@@ -15,9 +15,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::disk::FaultyDisk;
 use super::fault::InjectedFault;
 use super::reader::OutputReader;
+use crate::disk::FaultyDisk;
 use crate::monotonic::now_ns;
 use crate::process::{elastic_node, now, pause};
 use crate::record::{self, CommitRecord};

@@ -6,7 +6,6 @@
 //! has a second figure: a worker is killed while it lasts. Peers (`--vs`) are put through those that they can have, on
 //! one machine without namespaces. Needs root; faults of a driver with a standby need etcd.
 
-mod disk;
 mod fault;
 mod gap;
 mod job;

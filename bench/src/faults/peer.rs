@@ -8,9 +8,9 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::FaultsOptions;
-use super::disk::FaultyDisk;
 use super::job::LINE_BYTES;
 use super::reader::OutputReader;
+use crate::disk::FaultyDisk;
 use crate::monotonic::now_ns;
 use crate::process::{now, pause};
 use crate::record;

@@ -1,7 +1,5 @@
 //! The faults of the soak: how they are drawn, how they strike, and how they are healed.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -9,9 +7,6 @@ use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::job::SoakJob;
-
-/// The file that fills the driver's disk.
-const FILLER: &str = "filler";
 
 /// A fault.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +21,7 @@ pub(super) enum SoakFault {
     Notice(u8),
     Cut(u8),
     FillDisk,
+    FreezeDisk,
 }
 
 /// An action that ends a fault.
@@ -33,7 +29,7 @@ pub(super) enum SoakFault {
 pub(super) enum Heal {
     Continue(u32),
     Mend(u8),
-    EmptyDisk,
+    HealDisk,
 }
 
 impl SoakFault {
@@ -49,6 +45,7 @@ impl SoakFault {
             Self::Notice(_) => "notice",
             Self::Cut(_) => "cut",
             Self::FillDisk => "fill_disk",
+            Self::FreezeDisk => "freeze_disk",
         }
     }
 
@@ -66,13 +63,14 @@ impl SoakFault {
         let fault = match drawn {
             0..50 => Self::KillWorker(one_of(&mortal)?),
             50..62 => Self::KillAgent(other),
-            62..67 if !spare_driver => Self::KillDriver,
+            62..67 if !spare_driver && job.is_driver_mortal() => Self::KillDriver,
             62..75 => Self::StopWorker(one_of(&workers)?),
             75..80 => Self::StopAgent(host),
             80..84 => Self::StopDriver,
             84..90 => Self::Notice(other),
             90..97 if job.has_network() => Self::Cut(host),
-            97..100 if job.has_network() => Self::FillDisk,
+            97..99 if job.is_disk_well() => Self::FillDisk,
+            99..100 if job.is_disk_well() => Self::FreezeDisk,
             _ => Self::KillWorker(one_of(&mortal)?),
         };
         fault.leaves_a_holder(job).then_some(fault)
@@ -87,7 +85,7 @@ impl SoakFault {
             | Self::StopAgent(victim)
             | Self::Notice(victim)
             | Self::Cut(victim) => host != victim,
-            Self::KillDriver | Self::StopDriver | Self::FillDisk => true,
+            Self::KillDriver | Self::StopDriver | Self::FillDisk | Self::FreezeDisk => true,
         };
         job.holders().into_iter().any(is_left)
     }
@@ -141,8 +139,12 @@ impl SoakFault {
                 Some((ms(200..5_000), Heal::Mend(host)))
             }
             Self::FillDisk => {
-                fill(job);
-                Some((ms(500..5_000), Heal::EmptyDisk))
+                job.fill_disk()?;
+                Some((ms(500..5_000), Heal::HealDisk))
+            }
+            Self::FreezeDisk => {
+                job.freeze_disk()?;
+                Some((ms(500..5_000), Heal::HealDisk))
             }
         })
     }
@@ -153,18 +155,7 @@ impl Heal {
         match self {
             Self::Continue(pid) => job.signal(pid, Signal::SIGCONT),
             Self::Mend(host) => job.mend(host),
-            Self::EmptyDisk => match std::fs::remove_file(job.state().join(FILLER)) {
-                // A disk that was filled twice is emptied once.
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-                _ => Ok(()),
-            },
+            Self::HealDisk => job.heal_disk(),
         }
     }
-}
-
-/// Writes until the disk is full.
-fn fill(job: &SoakJob) {
-    let block = vec![0_u8; 64 << 10];
-    let Ok(mut file) = File::create(job.state().join(FILLER)) else { return };
-    while file.write_all(&block).is_ok() {}
 }

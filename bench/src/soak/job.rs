@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use tempfile::TempDir;
 
 use super::network::{self, HERE, Network};
 use super::program::{FINISH, RECORDS};
+use crate::disk::FaultyDisk;
 use crate::process::{elastic_node, now, pause};
 
 /// Interval of polling while waiting.
@@ -36,12 +38,24 @@ struct RestartedProcess {
     starts_at: Option<Instant>,
 }
 
+/// What the driver's disk suffers from, one thing at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum DiskState {
+    #[default]
+    Well,
+    Full,
+    Frozen,
+}
+
 /// The job; all of its processes are killed when it is dropped.
 pub(super) struct SoakJob {
     // Dropped after the processes in it.
     network: Option<Network>,
     missing: Option<String>,
+    /// The driver's disk, unless its state is in a folder like any other. Dropped before the folder in which it is mounted.
+    disk: Option<FaultyDisk>,
     folder: TempDir,
+    disk_state: DiskState,
     program: PathBuf,
     /// The driver's command line.
     command: Vec<String>,
@@ -56,17 +70,21 @@ pub(super) struct SoakJob {
 impl SoakJob {
     pub(super) fn start(hosts: u8, slots: u32, step_ms: u64) -> anyhow::Result<Self> {
         let program = elastic_node()?;
-        let (network, missing) = match Network::enter(hosts) {
+        let (network, mut missing) = match Network::enter(hosts) {
             Ok(network) => (Some(network), None),
-            Err(error) => (None, Some(format!("cuts and full disks: {error:#}"))),
+            Err(error) => (None, Some(format!("cuts, full and frozen disks: {error:#}"))),
         };
         let folder = TempDir::with_prefix("elastic-node-soak-")?;
-        for name in ["state", RECORDS] {
-            fs::create_dir(folder.path().join(name))?;
-        }
+        fs::create_dir(folder.path().join(RECORDS))?;
         let state = folder.path().join("state");
-        if network.is_some() {
-            network::mount_disk(&state)?;
+        // Outside a mount namespace of its own, the disk would outlive a soak that is killed.
+        let disk = network.as_ref().and_then(|_| {
+            let mounted = FaultyDisk::mount(&folder.path().join("image"), state.clone());
+            let refused = |error| missing = Some(format!("full and frozen disks: {error:#}"));
+            mounted.map_err(refused).ok()
+        });
+        if disk.is_none() {
+            fs::create_dir_all(&state)?;
         }
         let here = if network.is_some() { HERE.to_string() } else { "127.0.0.1".to_owned() };
         let port = std::net::UdpSocket::bind((here.as_str(), 0))?.local_addr()?.port();
@@ -88,7 +106,9 @@ impl SoakJob {
         let mut job = Self {
             network,
             missing,
+            disk,
             folder,
+            disk_state: DiskState::Well,
             program,
             command,
             address,
@@ -111,6 +131,45 @@ impl SoakJob {
 
     pub(super) fn has_network(&self) -> bool {
         self.network.is_some()
+    }
+
+    /// Whether the driver's disk can have a fault, and has none now: whoever writes to a frozen disk waits for its end.
+    pub(super) fn is_disk_well(&self) -> bool {
+        self.disk.is_some() && self.disk_state == DiskState::Well
+    }
+
+    /// Whether the driver can be killed at once: a process that waits for a frozen disk cannot.
+    pub(super) fn is_driver_mortal(&self) -> bool {
+        self.disk_state != DiskState::Frozen
+    }
+
+    /// Writes until the driver's disk is full.
+    pub(super) fn fill_disk(&mut self) -> anyhow::Result<()> {
+        let block = vec![0_u8; 64 << 10];
+        let mut file = File::create(self.filler())?;
+        while file.write_all(&block).is_ok() {}
+        self.disk_state = DiskState::Full;
+        Ok(())
+    }
+
+    /// Freezes the driver's disk: whoever writes to it waits.
+    pub(super) fn freeze_disk(&mut self) -> anyhow::Result<()> {
+        self.disk.as_ref().map_or(Ok(()), FaultyDisk::freeze)?;
+        self.disk_state = DiskState::Frozen;
+        Ok(())
+    }
+
+    /// Ends the fault of the driver's disk.
+    pub(super) fn heal_disk(&mut self) -> anyhow::Result<()> {
+        match std::mem::take(&mut self.disk_state) {
+            DiskState::Well => Ok(()),
+            DiskState::Full => Ok(fs::remove_file(self.filler())?),
+            DiskState::Frozen => self.disk.as_ref().map_or(Ok(()), FaultyDisk::thaw),
+        }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.state().join("filler")
     }
 
     pub(super) fn hosts(&self) -> u8 {
@@ -383,15 +442,13 @@ fn kill_child(kept: &mut RestartedProcess, away: Duration) -> anyhow::Result<()>
 
 impl Drop for SoakJob {
     fn drop(&mut self) {
+        // Whoever waits for a frozen disk cannot be killed.
+        let _ = self.heal_disk();
         let kept = self.agents.iter_mut().chain([&mut self.driver]);
         for child in kept.filter_map(|kept| kept.child.as_mut()) {
             // The process may have ended already. Workers end with their agents.
             let _ = child.kill();
             let _ = child.wait();
-        }
-        if self.network.is_some() {
-            // A mounted disk would keep the temporary folder from being removed.
-            let _ = network::unmount_disk(&self.state());
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A driver and its agents run in network namespaces, if root may make them. They train a program whose state
 //! shows whether each sample was trained exactly once (`program`). Processes are killed and stopped, hosts are
-//! given notice and cut off, and the driver's disk fills up (`faults`). Afterwards all workers must come back,
+//! given notice and cut off, and the driver's disk fills up or freezes (`faults`). Afterwards all workers must come back,
 //! and the job must end with the state that a single program computes. Processes that live on are measured
 //! (`watch`): their memory, descriptors and threads must not grow.
 

@@ -1,8 +1,7 @@
-//! The network of `soak` and `faults`, and a small disk. This process is moved into a network namespace and a mount
+//! The network of `soak` and `faults`. This process is moved into a network namespace and a mount
 //! namespace; each host is in another network namespace, wired to one bridge. Needs root and iproute2.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
@@ -10,9 +9,6 @@ use nix::sched::{CloneFlags, unshare};
 
 /// The driver's address.
 pub(crate) const HERE: Ipv4Addr = Ipv4Addr::new(10, 231, 79, 1);
-
-/// The size of the driver's disk.
-const DISK: &str = "size=64m";
 
 /// The network; removed when dropped.
 pub(crate) struct Network {
@@ -80,16 +76,6 @@ pub(crate) fn cut(host: u8) -> anyhow::Result<()> {
 /// Ends a cut.
 pub(crate) fn mend(host: u8) -> anyhow::Result<()> {
     command("ip", &format!("link set port{host} master bridge"))
-}
-
-/// Mounts a small disk at a folder.
-pub(crate) fn mount_disk(folder: &Path) -> anyhow::Result<()> {
-    command("mount", &format!("-t tmpfs -o {DISK} tmpfs {}", folder.display()))
-}
-
-/// Unmounts it.
-pub(crate) fn unmount_disk(folder: &Path) -> anyhow::Result<()> {
-    command("umount", &format!("--lazy {}", folder.display()))
 }
 
 fn command(program: &str, arguments: &str) -> anyhow::Result<()> {

@@ -127,7 +127,7 @@ impl Liveness {
     pub(crate) fn due(&self) -> Time {
         let after = match self.told {
             0 => self.suspect,
-            1 if self.lost < self.keep => self.lost,
+            1 => self.lost,
             _ => self.keep,
         };
         let due = self.counted_from() + after;

@@ -53,3 +53,21 @@ impl PaceSpell {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_quarters_of_the_looks_of_a_spell_that_is_told_are_clear() {
+        let has_lasted = |looks: [bool; 8]| {
+            let at = |number: u32| Time::ZERO + LASTING / 4 * number;
+            let spell = (0..).zip(looks).fold(None, |spell, (number, is_clear)| {
+                PaceSpell::after(spell, at(number), is_clear, false)
+            });
+            spell.is_some_and(|spell| spell.has_lasted(at(7)))
+        };
+        assert!(has_lasted([true, true, false, true, true, false, true, true]));
+        assert!(!has_lasted([true, true, false, true, true, false, false, true]));
+    }
+}

@@ -130,6 +130,16 @@ mod tests {
     }
 
     #[test]
+    fn a_generation_is_steady_once_it_has_trained_for_long() {
+        let mut pacing = Pacing::default();
+        pacing.runs(Time::from_ms(5));
+        let steady = Time::from_ms(5) + STEADY;
+        assert!(pacing.is_steady(steady));
+        pacing.runs(Time::from_ms(6));
+        assert!(!pacing.is_steady(steady));
+    }
+
+    #[test]
     fn a_row_of_fruitless_resets_begins_with_its_own_first() {
         let mut pacing = Pacing::default();
         assert_eq!(pacing.count_fruitless(Time::from_ms(5)), (1, Time::from_ms(5)));

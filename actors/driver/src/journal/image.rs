@@ -18,7 +18,7 @@ use super::record::{JobSecretsBytes, JournalRecord, whole};
 use crate::core::ReplacedFor;
 
 /// Number of fields that images of the first version lack.
-const FIELDS_ADDED: usize = 9;
+pub(super) const FIELDS_ADDED: usize = 9;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

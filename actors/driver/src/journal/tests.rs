@@ -11,6 +11,7 @@ use elastic_protocol::{
 };
 use uuid::Uuid;
 
+use super::image::FIELDS_ADDED;
 use super::{Founding, Image, JobSecretsBytes, JournalRecord, Tenure, TenureError};
 
 /// A journal in memory.
@@ -106,6 +107,15 @@ fn a_snapshot_says_what_its_records_said() {
     }
     assert_eq!(image.incarnation, Incarnation(2));
     assert_eq!(image.workers.keys().collect::<Vec<_>>(), [&worker(2)]);
+}
+
+#[test]
+fn an_image_lacks_the_fields_that_were_added_and_no_more() {
+    let image = Image::default();
+    let bytes = image.encode();
+    let of_first_version = &bytes[..bytes.len() - FIELDS_ADDED];
+    assert_eq!(Image::decode(of_first_version).as_ref(), Ok(&image));
+    Image::decode(&of_first_version[..of_first_version.len() - 1]).expect_err("it was cut off");
 }
 
 #[test]

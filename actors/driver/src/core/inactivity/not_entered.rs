@@ -60,18 +60,30 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// How many are behind after so long, where all compute and the first has entered fewer.
-    fn behind(after: Duration) -> usize {
-        let member = |entered| {
+    /// How many are behind after so long, where all compute, the first has entered fewer, and the other entered its last one at
+    /// `entered_at`.
+    fn behind_since(entered_at: Time, after: Duration) -> usize {
+        let member = |entered, at| {
             let collectives = Some(RecordedCollectives { entered, completed: entered });
             let sight = ProcessSight::new(ProcessActivity::Working, 200);
-            WatchedMember::new(Time::from_ms(1), ProcessSight { collectives, ..sight })
+            WatchedMember::new(at, ProcessSight { collectives, ..sight })
         };
-        let (first, other) = (member(7), member(8));
+        let (first, other) = (member(7, Time::from_ms(1)), member(8, entered_at));
         let workers: Vec<WorkerId> =
             ["a[0]#1", "b[0]#2"].map(|it| it.parse().expect("a worker")).into();
         let members = [(&workers[0], &first), (&workers[1], &other)];
-        not_entered(Time::from_ms(1) + after, &members, LIMIT).len()
+        not_entered(entered_at + after, &members, LIMIT).len()
+    }
+
+    fn behind(after: Duration) -> usize {
+        behind_since(Time::from_ms(1), after)
+    }
+
+    #[test]
+    fn the_limit_begins_as_the_last_of_them_has_entered_its_collective() {
+        let (limit, later) = (LIMIT * ALONE_FACTOR, Time::from_ms(90_000));
+        assert_eq!(behind_since(later, limit - Duration::from_millis(1)), 0);
+        assert_eq!(behind_since(later, limit), 1);
     }
 
     #[test]

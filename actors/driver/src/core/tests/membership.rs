@@ -7,6 +7,7 @@ use elastic_protocol::messages::{Ballot, WorkerCondition, WorkerToDriver};
 use elastic_protocol::{CommitId, GenerationId, ResetCause, Step};
 
 use super::{Cluster, host};
+use crate::core::phase::RoundPhase;
 
 fn trained(hosts: &[(&str, u32)], min_np: u32) -> Cluster {
     let slots = hosts.iter().map(|(_, slots)| slots).sum();
@@ -85,6 +86,24 @@ fn h_4_a_host_added_in_mid_run_interrupts_once_and_keeps_ranks() {
     assert_eq!(cluster.resets.len(), 1);
     assert_eq!(cluster.members()[..2], before[..]);
     assert_eq!(cluster.roots.last(), Some(&Some(0)), "G-6: a newcomer proves nothing");
+}
+
+#[test]
+fn h_4_who_starts_slowly_is_waited_for_until_the_last_call_and_no_longer() {
+    let mut cluster = trained(&[("a", 2)], 1);
+    cluster.slow_start = true;
+    cluster.add_host("b", 2);
+    let first = cluster.worker("b", 0);
+    cluster.attach(&first);
+    cluster.settle();
+    let since = cluster.core.round.change_is_pending(cluster.now);
+    let wait = cluster.core.config.deadlines.last_call;
+    let pauses =
+        |cluster: &Cluster| matches!(cluster.core.round.phase(), RoundPhase::Pausing { .. });
+    cluster.core.consider_interrupt(since + (wait - Duration::from_nanos(1)));
+    assert!(!pauses(&cluster), "another one may come");
+    cluster.core.consider_interrupt(since + wait);
+    assert!(pauses(&cluster));
 }
 
 #[test]

@@ -7,8 +7,10 @@ use elastic_protocol::{ResetCause, WorkerId};
 
 use elastic_runtime::transport::LinkEvent;
 
+use super::cluster::host;
 use super::hangs::seconds;
 use super::stragglers::{PacedJob, slow_on};
+use crate::core::table::SlotId;
 use crate::core::{DriverConfig, EventKind, OnHang, OnStraggler, ReplacedFor};
 
 /// Time after which a slow member is named, with its replacement's start.
@@ -292,6 +294,38 @@ fn a_cool_down_is_taken_over_by_the_next_driver() {
     assert_eq!(state(&job), Some(WorkerCondition::Resting));
     job.cluster.pass(COOL_DOWN);
     assert_eq!(state(&job), Some(WorkerCondition::Spare));
+}
+
+/// Slots at rest, as a driver has recorded them.
+fn rests_of(slots: &[(&str, u32)]) -> Vec<(SlotId, ReplacedFor)> {
+    slots.iter().map(|(name, slot)| ((host(name), *slot), ReplacedFor::Slow)).collect()
+}
+
+#[test]
+fn rests_that_are_taken_over_count_up_to_the_bound() {
+    let mut job = PacedJob::begin(&FOUR, |config| {
+        with_a_spare(config);
+        config.replacements_max = 2;
+    });
+    let now = job.cluster.now;
+    job.cluster.core.restore_rests(now, rests_of(&[("a", 0), ("b", 0), ("b", 1), ("c", 0)]));
+    assert_eq!(job.cluster.core.replacements.check(2), Ok(()));
+    job.cluster.core.replacements.check(1).expect_err("two hosts are counted");
+}
+
+#[test]
+fn members_of_two_hosts_that_leave_are_not_one_replacement() {
+    let mut job = PacedJob::begin(&[("a", 2), ("b", 2)], replaces);
+    let now = job.cluster.now;
+    job.cluster.core.restore_rests(now, rests_of(&[("a", 0), ("a", 1), ("b", 0)]));
+    let cause = |job: &PacedJob, leave: &[(&str, u32)]| {
+        let leave: Vec<WorkerId> =
+            leave.iter().map(|(name, slot)| job.cluster.worker(name, *slot)).collect();
+        job.cluster.core.replacement_cause(&[], &leave)
+    };
+    assert!(cause(&job, &[("a", 0), ("a", 1)]).is_some());
+    assert_eq!(cause(&job, &[("a", 0), ("b", 0)]), None);
+    assert_eq!(cause(&job, &[("b", 0), ("b", 1)]), None, "one of them leaves for another reason");
 }
 
 #[test]

@@ -216,6 +216,7 @@ mod tests {
         samples.note_commit(ms(2));
         samples.begin_section(at(510, 0));
         samples.note_data(ms(100));
+        samples.note_commit(ms(60));
         samples.end_section(at(700, 0));
         samples.note_data(ms(4));
         samples.end_steps(at(740, 20), 2, true);

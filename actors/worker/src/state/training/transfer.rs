@@ -165,4 +165,9 @@ mod tests {
             assert_eq!(next, length);
         }
     }
+
+    #[test]
+    fn a_rank_has_its_place_among_the_sources() {
+        assert_eq!([4, 7, 9].map(|rank| index(&[4, 7, 9], rank)), [0, 1, 2]);
+    }
 }

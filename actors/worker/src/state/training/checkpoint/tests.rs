@@ -177,6 +177,58 @@ fn c_5_an_array_with_a_shape_has_its_fields_name_and_its_shape() {
     assert_eq!(restored.1, state);
 }
 
+/// A block of bytes that nobody has named.
+struct Raw;
+
+impl Serialize for Raw {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&[7; 3])
+    }
+}
+
+/// Compound values whose bytes would do for an array of as many numbers as they have elements.
+#[derive(Serialize)]
+struct Mixed {
+    with_a_tuple: (f32, [f32; 1]),
+    with_bytes: (f32, Raw),
+    of_two_types: ([f32; 2], [f64; 1]),
+}
+
+#[test]
+fn what_only_has_the_length_of_an_array_is_none() {
+    let state = Mixed {
+        with_a_tuple: (1.0, [2.0]),
+        with_bytes: (3.0, Raw),
+        of_two_types: ([4.0; 2], [5.0]),
+    };
+    let (_, arrays) =
+        StateSnapshot::default().encode_with_arrays(&0_u8, &state).expect("it encodes");
+    let found: Vec<(&str, Dtype)> =
+        arrays.tensors.iter().map(|it| (it.name.as_str(), it.dtype)).collect();
+    let expected = [
+        ("with_a_tuple.1", Dtype::F32),
+        ("of_two_types.0", Dtype::F32),
+        ("of_two_types.1", Dtype::F64),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[derive(Serialize)]
+struct OwnAndShared {
+    #[serde(with = "crate::state::training::per_rank")]
+    own: Vec<f32>,
+    shared: Vec<f32>,
+}
+
+#[test]
+fn a_field_of_each_rank_ends_before_the_next_field() {
+    let state = OwnAndShared { own: vec![1.0], shared: vec![2.0] };
+    let (_, arrays) =
+        StateSnapshot::default().encode_with_arrays(&0_u8, &state).expect("it encodes");
+    assert_eq!(arrays.tensors.len(), 2);
+    assert!(arrays.per_rank.iter().eq(["own"]), "{:?}", arrays.per_rank);
+}
+
 #[test]
 fn each_type_of_array_has_its_name_in_numpy_and_torch() {
     let types = [

@@ -7,6 +7,7 @@ use elastic_protocol::messages::CheckpointReport;
 
 use super::super::checkpoint::tensors::NotedArrays;
 use super::super::device::{DeviceError, DeviceMemory};
+use super::super::membership::Membership;
 use super::super::{Error, State};
 use super::saving::last_save;
 
@@ -19,6 +20,8 @@ struct Content {
     changed: bool,
     /// Whether the copy that is under way fails.
     fails: bool,
+    /// Whether no copy can be begun.
+    is_refused: bool,
 }
 
 #[derive(Clone, Default)]
@@ -55,6 +58,9 @@ impl DeviceMemory for Fake {
             return Err(reason.into());
         }
         let mut content = self.0.borrow_mut();
+        if content.is_refused {
+            return Err("told to refuse".into());
+        }
         assert!(content.copying.is_none(), "one copy at a time");
         content.copying = Some(content.live.clone());
         content.changed = false;
@@ -134,6 +140,19 @@ fn h_22_a_copy_that_fails_leaves_the_commit_of_before_whole() {
     assert_eq!(state.commit_id(), before, "one part is lost, so all of it is");
     state.restore().expect("there is a commit");
     assert_eq!((*state, first.live(), second.live()), (1, vec![1], vec![1]));
+    assert_eq!(state.step().0, 1);
+}
+
+#[test]
+fn h_22_a_copy_that_cannot_begin_leaves_none_under_way() {
+    let (first, second) = (Fake::of(&[1]), Fake::of(&[1]));
+    let mut state = state_of(&[&first, &second]);
+    *state = 1;
+    second.0.borrow_mut().is_refused = true;
+    let error = state.save().expect_err("the second one cannot be copied");
+    assert!(matches!(error, Error::Device { action: "committed", .. }), "{error:?}");
+    second.0.borrow_mut().is_refused = false;
+    state.save().expect("it begins");
     assert_eq!(state.step().0, 1);
 }
 
@@ -238,4 +257,27 @@ fn memory_that_is_not_compared_with_other_ranks_is_named_once() {
     let arrays = NotedArrays::default();
     assert_eq!(state.left_out_untold(&arrays).as_deref(), Some("memory on a GPU (device.0)"));
     assert_eq!(state.left_out_untold(&arrays), None);
+}
+
+#[test]
+fn what_a_callback_changed_after_a_planned_end_does_not_count() {
+    let mut state = state_of(&[]);
+    state.on_reset(|_, live| *live += 10);
+    state.save().expect("it begins");
+    let mut membership = Membership::alone();
+    let worker = membership.enter(&mut state).expect("a world of one").expect("it begins");
+    state.call_back(&worker);
+    state.keep_live();
+    state.refresh().expect("there is a commit");
+    assert_eq!(*state, 0);
+}
+
+#[test]
+fn a_world_of_one_has_finished_once_its_training_function_has_returned() {
+    let (mut state, mut membership) = (state_of(&[]), Membership::alone());
+    let worker = membership.enter(&mut state).expect("a world of one").expect("it begins");
+    assert!(!membership.has_finished());
+    membership.conclude(&mut state, &worker, Ok(())).expect("it has returned");
+    assert!(membership.enter(&mut state).expect("it has ended well").is_none());
+    assert!(membership.has_finished());
 }

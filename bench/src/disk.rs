@@ -1,4 +1,4 @@
-//! A disk that can be frozen. Used by the jobs and the peers of `faults`.
+//! A disk that can be frozen, and filled. Used by `soak`, and by the jobs and the peers of `faults`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-/// Bytes of a disk; what workers print in one measurement is less.
+/// Bytes of a disk; what workers print in one measurement of `faults` is less.
 const BYTES: u64 = 64 << 20;
 
 /// A file system of the job's own: while it is frozen, writers and readers block.
-pub(super) struct FaultyDisk(PathBuf);
+pub(crate) struct FaultyDisk(PathBuf);
 
 impl FaultyDisk {
     /// Makes the file system in `image`, and mounts it at `at`.
-    pub(super) fn mount(image: &Path, at: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn mount(image: &Path, at: PathBuf) -> anyhow::Result<Self> {
         File::create(image)?.set_len(BYTES)?;
         fs::create_dir(&at)?;
         let run = |program: &str, arguments: &[&str], last: &[&Path]| -> anyhow::Result<()> {
@@ -30,15 +30,15 @@ impl FaultyDisk {
         Ok(Self(at))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(super) fn freeze(&self) -> anyhow::Result<()> {
+    pub(crate) fn freeze(&self) -> anyhow::Result<()> {
         self.command("-f")
     }
 
-    pub(super) fn thaw(&self) -> anyhow::Result<()> {
+    pub(crate) fn thaw(&self) -> anyhow::Result<()> {
         self.command("-u")
     }
 
