@@ -62,6 +62,8 @@ pub(super) struct SimulatedProcess {
     pub(super) is_script: bool,
     /// Whether the process was told to leave. Its state may be lost with it.
     pub(super) is_leaving: bool,
+    /// Whether that is only because its host was blacklisted, and a driver may take it back with its host.
+    pub(super) leaves_with_host: bool,
     /// The life of the driver that has decided to put the process out, until its order arrives. The order waits for the
     /// driver's journal, and is never given if the driver ends before that.
     pub(super) put_out_by: Option<u32>,
@@ -181,6 +183,7 @@ impl World {
             is_of_other_release,
             is_script,
             is_leaving: false,
+            leaves_with_host: false,
             put_out_by: None,
             address,
             program: TrainingProgram::default(),

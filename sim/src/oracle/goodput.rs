@@ -1,7 +1,7 @@
 //! The oracle's check of the goodput ledger (O-1): every nanosecond of every listed slot is in one bucket, across all
 //! drivers of a job, and a slot is in the bucket that the driver's status says.
 
-use elastic_driver::{DriverEvent, EventKind};
+use elastic_driver::{DriverEvent, EventKind, ListedHost};
 use elastic_observe::{GoodputLedger, TimeBucket};
 use elastic_protocol::Time;
 use elastic_protocol::messages::{StalledWorker, StatusReport, WorkerCondition, WorkerStatus};
@@ -19,8 +19,8 @@ pub(super) struct AccountedJob {
     life: u32,
     /// World time of that event.
     at: u64,
-    /// Slots that were listed since.
-    slots: u64,
+    /// The hosts that were listed since.
+    listed: Vec<ListedHost>,
     /// Time of all listed slots up to that event.
     slot_nanos: u128,
 }
@@ -39,17 +39,18 @@ impl Oracle {
             ledger: GoodputLedger::new(Time(now)),
             life,
             at: now,
-            slots: 0,
+            listed: Vec::new(),
             slot_nanos: 0,
         });
-        accounted.slot_nanos += u128::from(accounted.slots) * u128::from(now - accounted.at);
+        let slots: u64 = accounted.listed.iter().map(|host| u64::from(host.slots)).sum();
+        accounted.slot_nanos += u128::from(slots) * u128::from(now - accounted.at);
         if accounted.life != life {
             accounted.ledger.handle_driver_gone(Time(accounted.at));
             accounted.ledger.handle_driver_back(Time(now));
         }
         (accounted.life, accounted.at) = (life, now);
         if let EventKind::HostsChanged { hosts, .. } = &event.kind {
-            accounted.slots = hosts.iter().map(|host| u64::from(host.slots)).sum();
+            accounted.listed.clone_from(hosts);
         }
         accounted.ledger.handle_event(Time(now), event);
         let of_ledger = accounted.ledger.totals(Time(now)).sum();
@@ -72,14 +73,19 @@ impl Oracle {
         status: &StatusReport,
     ) -> Result<(), String> {
         let accounted = self.jobs.get(&job).and_then(|record| record.accounted.as_ref());
-        let Some(AccountedJob { ledger, at, .. }) = accounted else { return Ok(()) };
+        let Some(AccountedJob { ledger, at, listed, .. }) = accounted else { return Ok(()) };
         // A script's exit is an event at once, and its vote goes by way of the registry.
         let may_be_done = now - at < VOTE_NS;
         let expected = match status.stalled.iter().any(StalledWorker::holds_up_all) {
             true => TimeBucket::Hung,
             false => TimeBucket::Training,
         };
-        for worker in status.workers.iter().filter(|it| it.state == WorkerCondition::Running) {
+        // Members train on without their hosts where nobody else would be left: the time of such a slot is nobody's.
+        let is_listed = |worker: &WorkerStatus| {
+            listed.iter().any(|host| host.name == worker.host && worker.slot < host.slots)
+        };
+        let running = |it: &&WorkerStatus| it.state == WorkerCondition::Running && is_listed(it);
+        for worker in status.workers.iter().filter(running) {
             let bucket = ledger.bucket_of(&worker.host, worker.slot);
             let is_done = may_be_done && bucket == Some(TimeBucket::Finished);
             if bucket != Some(expected) && !is_done {

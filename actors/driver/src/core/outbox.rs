@@ -106,19 +106,20 @@ impl DriverOutbox {
     /// it out again (D-1, D-4), and a job that is over begins nothing.
     pub(crate) fn wait_for_none(&mut self) {
         let ledger = self.ledger.as_ref();
-        let is_stored = |needs: u64| ledger.is_none_or(|ledger| ledger.is_stored(needs));
-        let begins_nothing = !is_planted(Bug::UnstoredNumbersLeave);
-        self.outputs.retain(|(needs, output)| {
-            is_stored(*needs) || !(begins_nothing && output.gives_a_number_out())
-        });
+        self.outputs.retain(|(needs, output)| leaves_for_an_end(ledger, *needs, output));
         self.waits_for_none = true;
     }
 
+    /// Whether the job is over, and this output would give out or tell a number that is not stored.
+    fn is_withdrawn(&self, needs: u64, output: &DriverOutput) -> bool {
+        self.waits_for_none && !leaves_for_an_end(self.ledger.as_ref(), needs, output)
+    }
+
     pub(crate) fn put(&mut self, output: DriverOutput) {
-        if self.is_retired {
+        let needs = self.waited_for();
+        if self.is_retired || self.is_withdrawn(needs, &output) {
             return;
         }
-        let needs = self.waited_for();
         self.outputs.push_back((needs, output));
     }
 
@@ -127,6 +128,9 @@ impl DriverOutbox {
     pub(crate) fn put_after(&mut self, record: Option<u64>, output: DriverOutput) {
         let ledger = self.ledger.as_ref().filter(|_| !self.is_retired);
         let Some((ledger, record)) = ledger.zip(record) else { return self.put(output) };
+        if self.is_withdrawn(record, &output) {
+            return;
+        }
         let waits_longer = |needs: u64| needs > record && !ledger.is_stored(needs);
         let held = self.outputs.iter().position(|(needs, _)| waits_longer(*needs));
         self.outputs.insert(held.unwrap_or(self.outputs.len()), (record, output));
@@ -184,6 +188,13 @@ impl DriverOutbox {
             None => Ok(()),
         }
     }
+}
+
+/// Whether an output that waits for this record leaves although nothing is waited for: see [`DriverOutbox::wait_for_none`].
+fn leaves_for_an_end(ledger: Option<&RecordLedger>, needs: u64, output: &DriverOutput) -> bool {
+    ledger.is_none_or(|ledger| ledger.is_stored(needs))
+        || is_planted(Bug::UnstoredNumbersLeave)
+        || !output.gives_a_number_out()
 }
 
 #[cfg(test)]
@@ -270,6 +281,11 @@ mod tests {
         outbox.wait_for_none();
         let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
         assert_eq!(left, [open(1), output("a")], "what is stored leaves");
+        outbox.put(open(3));
+        outbox.put_after(Some(7), open(1));
+        outbox.put_after(Some(8), open(2));
+        let left: Vec<DriverOutput> = std::iter::from_fn(|| outbox.poll()).collect();
+        assert_eq!(left, [open(1)], "nor later");
     }
 
     #[test]

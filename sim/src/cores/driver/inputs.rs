@@ -72,9 +72,16 @@ impl World {
         self.driver.keeps_processes
     }
 
-    /// The driver has taken a worker that attaches.
+    /// The driver has taken a worker that attaches. If it is the first one, and the last generation has ended already, that
+    /// generation is taken back without a word: the next one is the first of the library.
     pub(super) fn note_attached(&mut self) {
-        self.driver.keeps_processes |= self.scenario.driver.mode == ElasticMode::Auto;
+        if self.scenario.driver.mode != ElasticMode::Auto {
+            return;
+        }
+        let is_first = !std::mem::replace(&mut self.driver.keeps_processes, true);
+        if is_first && self.driver.phase == ObservedPhase::Gather {
+            self.driver.taken_back = Some(self.driver.stamp);
+        }
     }
 
     /// Checks that a generation is taken back only where the program may turn out to use the library, and once by each driver.

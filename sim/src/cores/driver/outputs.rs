@@ -114,7 +114,9 @@ impl World {
                 // State on a blacklisted host is lost with it, as the user has asked.
                 let of_host = self.hosts.iter().find(|entry| entry.name == host);
                 for process in of_host.into_iter().flat_map(|entry| &entry.processes) {
-                    self.processes[*process as usize].is_leaving = true;
+                    let entry = &mut self.processes[*process as usize];
+                    entry.leaves_with_host |= !entry.is_leaving;
+                    entry.is_leaving = true;
                 }
                 self.local(LocalMessage::Failed { host, fault, reason });
             }
@@ -263,6 +265,11 @@ impl World {
     /// Makes this the generation of the newest driver.
     pub(super) fn take_generation(&mut self, stamp: Stamp, members: Vec<u32>) {
         self.driver.stamp = stamp;
+        for member in &members {
+            let Some(entry) = self.processes.get_mut(*member as usize) else { continue };
+            // Its host was blacklisted while nobody could stop it, and is back with it.
+            entry.is_leaving &= !std::mem::take(&mut entry.leaves_with_host);
+        }
         self.driver.members = members;
         for index in 0..self.driver.members.len() {
             let process = self.driver.members[index];
