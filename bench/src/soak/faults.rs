@@ -29,7 +29,7 @@ pub(super) enum SoakFault {
 pub(super) enum Heal {
     Continue(u32),
     Mend(u8),
-    HealDisk,
+    MendDisk,
 }
 
 impl SoakFault {
@@ -140,11 +140,11 @@ impl SoakFault {
             }
             Self::FillDisk => {
                 job.fill_disk()?;
-                Some((ms(500..5_000), Heal::HealDisk))
+                Some((ms(500..5_000), Heal::MendDisk))
             }
             Self::FreezeDisk => {
                 job.freeze_disk()?;
-                Some((ms(500..5_000), Heal::HealDisk))
+                Some((ms(500..5_000), Heal::MendDisk))
             }
         })
     }
@@ -155,7 +155,7 @@ impl Heal {
         match self {
             Self::Continue(pid) => job.signal(pid, Signal::SIGCONT),
             Self::Mend(host) => job.mend(host),
-            Self::HealDisk => job.heal_disk(),
+            Self::MendDisk => job.heal_disk(),
         }
     }
 }

@@ -40,9 +40,9 @@ struct RestartedProcess {
 
 /// What the driver's disk suffers from, one thing at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum DiskState {
+enum DiskTrouble {
     #[default]
-    Well,
+    None,
     Full,
     Frozen,
 }
@@ -55,7 +55,7 @@ pub(super) struct SoakJob {
     /// The driver's disk, unless its state is in a folder like any other. Dropped before the folder in which it is mounted.
     disk: Option<FaultyDisk>,
     folder: TempDir,
-    disk_state: DiskState,
+    disk_trouble: DiskTrouble,
     program: PathBuf,
     /// The driver's command line.
     command: Vec<String>,
@@ -108,7 +108,7 @@ impl SoakJob {
             missing,
             disk,
             folder,
-            disk_state: DiskState::Well,
+            disk_trouble: DiskTrouble::None,
             program,
             command,
             address,
@@ -135,12 +135,12 @@ impl SoakJob {
 
     /// Whether the driver's disk can have a fault, and has none now: whoever writes to a frozen disk waits for its end.
     pub(super) fn is_disk_well(&self) -> bool {
-        self.disk.is_some() && self.disk_state == DiskState::Well
+        self.disk.is_some() && self.disk_trouble == DiskTrouble::None
     }
 
     /// Whether the driver can be killed at once: a process that waits for a frozen disk cannot.
     pub(super) fn is_driver_mortal(&self) -> bool {
-        self.disk_state != DiskState::Frozen
+        self.disk_trouble != DiskTrouble::Frozen
     }
 
     /// Writes until the driver's disk is full.
@@ -148,23 +148,23 @@ impl SoakJob {
         let block = vec![0_u8; 64 << 10];
         let mut file = File::create(self.filler())?;
         while file.write_all(&block).is_ok() {}
-        self.disk_state = DiskState::Full;
+        self.disk_trouble = DiskTrouble::Full;
         Ok(())
     }
 
     /// Freezes the driver's disk: whoever writes to it waits.
     pub(super) fn freeze_disk(&mut self) -> anyhow::Result<()> {
         self.disk.as_ref().map_or(Ok(()), FaultyDisk::freeze)?;
-        self.disk_state = DiskState::Frozen;
+        self.disk_trouble = DiskTrouble::Frozen;
         Ok(())
     }
 
     /// Ends the fault of the driver's disk.
     pub(super) fn heal_disk(&mut self) -> anyhow::Result<()> {
-        match std::mem::take(&mut self.disk_state) {
-            DiskState::Well => Ok(()),
-            DiskState::Full => Ok(fs::remove_file(self.filler())?),
-            DiskState::Frozen => self.disk.as_ref().map_or(Ok(()), FaultyDisk::thaw),
+        match std::mem::take(&mut self.disk_trouble) {
+            DiskTrouble::None => Ok(()),
+            DiskTrouble::Full => Ok(fs::remove_file(self.filler())?),
+            DiskTrouble::Frozen => self.disk.as_ref().map_or(Ok(()), FaultyDisk::thaw),
         }
     }
 
