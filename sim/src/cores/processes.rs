@@ -102,6 +102,11 @@ impl SimulatedProcess {
         self.is_alive.then(|| self.program.saved.as_ref().map(|saved| saved.model.samples))?
     }
 
+    /// The process itself is told to leave.
+    pub(super) const fn told_to_leave(&mut self) {
+        (self.is_leaving, self.leaves_with_host) = (true, false);
+    }
+
     /// Whether the process was told to leave, or is about to be told.
     pub(super) const fn is_to_leave(&self) -> bool {
         self.is_leaving || self.put_out_by.is_some()
@@ -210,7 +215,7 @@ impl World {
         if !entry.is_alive {
             return;
         }
-        entry.is_leaving = true;
+        entry.told_to_leave();
         let place = entry.place;
         if kills {
             self.record(TraceKind::Signal, place, (9, 0), String::new);

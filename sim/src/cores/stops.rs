@@ -106,7 +106,9 @@ impl World {
                 if entry.agent_life != life || entry.host != host {
                     return;
                 }
-                entry.is_leaving |= entry.put_out_by.take().is_some();
+                if entry.put_out_by.take().is_some() {
+                    entry.told_to_leave();
+                }
                 entry.stopping.is_ordered = true;
                 entry.stopping.ordered_at.get_or_insert(self.now);
                 entry.stopping.is_without_grace |= *grace_ms == 0;
