@@ -155,7 +155,7 @@ impl Heal {
         match self {
             Self::Continue(pid) => job.signal(pid, Signal::SIGCONT),
             Self::Mend(host) => job.mend(host),
-            Self::MendDisk => job.heal_disk(),
+            Self::MendDisk => job.mend_disk(),
         }
     }
 }

@@ -160,7 +160,7 @@ impl SoakJob {
     }
 
     /// Ends the fault of the driver's disk.
-    pub(super) fn heal_disk(&mut self) -> anyhow::Result<()> {
+    pub(super) fn mend_disk(&mut self) -> anyhow::Result<()> {
         match std::mem::take(&mut self.disk_trouble) {
             DiskTrouble::None => Ok(()),
             DiskTrouble::Full => Ok(fs::remove_file(self.filler())?),
@@ -443,7 +443,7 @@ fn kill_child(kept: &mut RestartedProcess, away: Duration) -> anyhow::Result<()>
 impl Drop for SoakJob {
     fn drop(&mut self) {
         // Whoever waits for a frozen disk cannot be killed.
-        let _ = self.heal_disk();
+        let _ = self.mend_disk();
         let kept = self.agents.iter_mut().chain([&mut self.driver]);
         for child in kept.filter_map(|kept| kept.child.as_mut()) {
             // The process may have ended already. Workers end with their agents.

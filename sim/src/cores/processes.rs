@@ -102,8 +102,8 @@ impl SimulatedProcess {
         self.is_alive.then(|| self.program.saved.as_ref().map(|saved| saved.model.samples))?
     }
 
-    /// The process itself is told to leave.
-    pub(super) const fn told_to_leave(&mut self) {
+    /// Notes that the process itself is told to leave, whatever becomes of its host.
+    pub(super) const fn note_told_to_leave(&mut self) {
         (self.is_leaving, self.leaves_with_host) = (true, false);
     }
 
@@ -215,7 +215,7 @@ impl World {
         if !entry.is_alive {
             return;
         }
-        entry.told_to_leave();
+        entry.note_told_to_leave();
         let place = entry.place;
         if kills {
             self.record(TraceKind::Signal, place, (9, 0), String::new);

@@ -36,7 +36,7 @@ impl World {
     /// Delivers a message from the driver of a term.
     pub(super) fn worker_hears(&mut self, process: u32, term: Term, message: DriverToWorker) {
         if matches!(message, DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }) {
-            self.processes[process as usize].told_to_leave();
+            self.processes[process as usize].note_told_to_leave();
         }
         self.with_state(process, |core, now| {
             if core.heeds(term) {

@@ -107,7 +107,7 @@ impl World {
                     return;
                 }
                 if entry.put_out_by.take().is_some() {
-                    entry.told_to_leave();
+                    entry.note_told_to_leave();
                 }
                 entry.stopping.is_ordered = true;
                 entry.stopping.ordered_at.get_or_insert(self.now);

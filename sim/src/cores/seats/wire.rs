@@ -169,7 +169,7 @@ impl World {
         if packet.is_goodbye
             && let LinkOwner::Worker { process } = self.links[link as usize].owner
         {
-            self.processes[process as usize].told_to_leave();
+            self.processes[process as usize].note_told_to_leave();
         }
         if packet.welcomes {
             self.is_outdated(link, true);
