@@ -38,7 +38,7 @@ struct RestartedProcess {
     starts_at: Option<Instant>,
 }
 
-/// What the driver's disk suffers from, one thing at a time.
+/// Trouble of the driver's disk, which has one at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum DiskTrouble {
     #[default]
@@ -442,7 +442,7 @@ fn kill_child(kept: &mut RestartedProcess, away: Duration) -> anyhow::Result<()>
 
 impl Drop for SoakJob {
     fn drop(&mut self) {
-        // Whoever waits for a frozen disk cannot be killed.
+        // A process that waits for a frozen disk cannot be killed.
         let _ = self.mend_disk();
         let kept = self.agents.iter_mut().chain([&mut self.driver]);
         for child in kept.filter_map(|kept| kept.child.as_mut()) {

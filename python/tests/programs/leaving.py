@@ -41,7 +41,7 @@ def train(state):
         if state.step == 9 and CASE == "late":
             wait_for(STARTED)
         en.allreduce(numpy.ones(4))
-        # Whoever leaves may train to the end otherwise: these steps take less than the way of the signal.
+        # The last step waits until the leaver is out: the steps take less time than its signal, and it could train to the end.
         leaving = CASE == "left" and state.step == 9 and en.size() == 3
         state.step += not leaving
         state.commit()

@@ -63,7 +63,7 @@ pub(super) struct SimulatedProcess {
     /// Whether the process was told to leave. Its state may be lost with it.
     pub(super) is_leaving: bool,
     /// Whether that is only because its host was blacklisted, and a driver may take it back with its host.
-    pub(super) leaves_with_host: bool,
+    leaves_with_host: bool,
     /// The life of the driver that has decided to put the process out, until its order arrives. The order waits for the
     /// driver's journal, and is never given if the driver ends before that.
     pub(super) put_out_by: Option<u32>,
@@ -105,6 +105,18 @@ impl SimulatedProcess {
     /// Notes that the process itself is told to leave, whatever becomes of its host.
     pub(super) const fn note_told_to_leave(&mut self) {
         (self.is_leaving, self.leaves_with_host) = (true, false);
+    }
+
+    /// Notes that its host is blacklisted: the process leaves with it, unless a driver takes both back.
+    pub(super) const fn note_host_blacklisted(&mut self) {
+        self.leaves_with_host |= !self.is_leaving;
+        self.is_leaving = true;
+    }
+
+    /// Notes that the process is a member again, and so does not leave with its host.
+    pub(super) const fn note_taken_back(&mut self) {
+        self.is_leaving &= !self.leaves_with_host;
+        self.leaves_with_host = false;
     }
 
     /// Whether the process was told to leave, or is about to be told.

@@ -114,9 +114,7 @@ impl World {
                 // State on a blacklisted host is lost with it, as the user has asked.
                 let of_host = self.hosts.iter().find(|entry| entry.name == host);
                 for process in of_host.into_iter().flat_map(|entry| &entry.processes) {
-                    let entry = &mut self.processes[*process as usize];
-                    entry.leaves_with_host |= !entry.is_leaving;
-                    entry.is_leaving = true;
+                    self.processes[*process as usize].note_host_blacklisted();
                 }
                 self.local(LocalMessage::Failed { host, fault, reason });
             }
@@ -266,9 +264,9 @@ impl World {
     pub(super) fn take_generation(&mut self, stamp: Stamp, members: Vec<u32>) {
         self.driver.stamp = stamp;
         for member in &members {
-            let Some(entry) = self.processes.get_mut(*member as usize) else { continue };
-            // Its host was blacklisted while nobody could stop it, and is back with it.
-            entry.is_leaving &= !std::mem::take(&mut entry.leaves_with_host);
+            if let Some(process) = self.processes.get_mut(*member as usize) {
+                process.note_taken_back();
+            }
         }
         self.driver.members = members;
         for index in 0..self.driver.members.len() {
