@@ -342,11 +342,13 @@ impl DriverCore {
     pub(crate) fn are_last_holders(&mut self, now: Time, missing: &[WorkerId]) -> bool {
         self.roster.refresh_seating(now, &self.round);
         let Some(current) = self.round.current() else { return false };
+        // The members train until a planned stop. Its own deadline is the first one that they can miss.
+        let trains = matches!(self.round.phase(), RoundPhase::Stopping { .. });
         let is_too_late = self
             .round
             .reset_counts_from()
             .is_some_and(|from| from + self.config.deadlines.elastic <= now);
-        if is_too_late {
+        if is_too_late && !trains {
             return false;
         }
         let missing: BTreeSet<&WorkerId> = missing.iter().collect();

@@ -141,6 +141,9 @@ pub(crate) struct ResetRecord {
     pub(crate) from: GenerationId,
     pub(crate) to: GenerationId,
     pub(crate) decided_at: Time,
+    /// Time from which its elastic timeout counts: the decision, or the break of a generation on its way to a planned
+    /// stop. Its members trained until then.
+    pub(crate) counts_from: Time,
     #[serde(with = "crate::recording::readable::exact")]
     pub(crate) detect_ms: f64,
     pub(crate) ready_at: Option<Time>,

@@ -161,7 +161,7 @@ impl Round {
     /// Time from which the elastic timeout of the reset under way counts. While the journal cannot be written, nobody
     /// is told what to do.
     pub(crate) fn reset_counts_from(&self) -> Option<Time> {
-        self.reset.as_ref().map(|reset| reset.decided_at.max(self.writable_since))
+        self.reset.as_ref().map(|reset| reset.counts_from.max(self.writable_since))
     }
 
     /// Notes that the journal can be written again.
@@ -488,15 +488,20 @@ impl Round {
         let from = self.generation;
         let detect_ms = now.ms_since(evidence);
         // A generation that breaks before it trained belongs to the reset under way.
-        let (decided_at, detect_ms, steps_lost) = match &self.reset {
-            Some(reset) => (reset.decided_at, reset.detect_ms, reset.steps_lost),
-            None => (now, detect_ms, 0),
+        let trained = matches!(self.phase, RoundPhase::Stopping { .. });
+        let (decided_at, counts_from, detect_ms, steps_lost) = match &self.reset {
+            Some(reset) => {
+                let counts_from = if trained { now } else { reset.counts_from };
+                (reset.decided_at, counts_from, reset.detect_ms, reset.steps_lost)
+            }
+            None => (now, now, detect_ms, 0),
         };
         self.reset = Some(ResetRecord {
             cause,
             from,
             to: from,
             decided_at,
+            counts_from,
             detect_ms,
             ready_at: None,
             synced_at: None,

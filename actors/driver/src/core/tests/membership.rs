@@ -132,6 +132,26 @@ fn h_21_nobody_waits_for_the_pause_of_a_member_whose_function_has_returned() {
 }
 
 #[test]
+fn g_5_members_that_miss_a_planned_stop_roll_back_and_keep_the_state() {
+    let mut cluster = trained(&[("a", 1), ("b", 1), ("c", 1)], 2);
+    cluster.slow_steps = true;
+    cluster.remove_host("c");
+    assert!(matches!(cluster.core.round.phase(), RoundPhase::Stopping { .. }));
+    let (elastic, form) = (cluster.core.config.deadlines.elastic, cluster.core.config.deadlines.form);
+    let holders = [cluster.worker("a", 0), cluster.worker("b", 0)];
+    cluster.unconnected.extend(holders.clone());
+    cluster.pass(elastic);
+    assert!(matches!(cluster.core.round.phase(), RoundPhase::Form { .. }), "all have rolled back");
+    // The next generation misses its deadline: the elastic timeout counts from the end of training.
+    cluster.pass(form);
+    cluster.unconnected.clear();
+    cluster.pass(form);
+    assert_eq!(cluster.sizes, [3, 2]);
+    assert!(cluster.losses.is_empty());
+    assert_eq!(holders.map(|holder| cluster.stops_of(&holder)), [0, 0]);
+}
+
+#[test]
 fn h_6_the_state_goes_from_host_to_host() {
     let mut cluster = trained(&[("a", 1)], 1);
     cluster.add_host("b", 1);

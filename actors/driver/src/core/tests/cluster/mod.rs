@@ -66,6 +66,8 @@ pub(super) struct Cluster {
     pub(super) deaf: BTreeSet<WorkerId>,
     /// Workers that are never connected with the others: their generations do not form.
     pub(super) unconnected: BTreeSet<WorkerId>,
+    /// Whether members do not reach the boundary of a planned stop.
+    pub(super) slow_steps: bool,
     /// Whether new processes neither start, nor attach by themselves.
     pub(super) slow_start: bool,
     pub(super) hosts: Vec<HostEntry>,
@@ -180,6 +182,7 @@ impl Cluster {
             storage_hangs: false,
             deaf: BTreeSet::new(),
             unconnected: BTreeSet::new(),
+            slow_steps: false,
             slow_start: false,
             hosts: Vec::new(),
             told_of_drivers: Vec::new(),
