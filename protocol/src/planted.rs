@@ -231,6 +231,8 @@ bugs! {
     StopNotToldToAll = "one member is not told where to stop", "driver";
     /// A driver that takes over counts resets from zero (D-4).
     ResetsCountedAnew = "a new driver counts resets from zero", "driver";
+    /// A driver that takes over counts on a process that its predecessor has had stopped (G-5).
+    StopOfAnotherUnknown = "a driver counts on processes that are being stopped", "driver";
     /// The host manager is not told that a host is lost, and keeps it (G-7).
     LostHostNotTold = "the host manager is not told that a host is lost", "driver";
     /// A batch of records is given while another is being stored (D-4).
@@ -323,6 +325,8 @@ bugs! {
     FormerDriverObeyed = "a driver that was succeeded is obeyed", "agent";
     /// A process that ignores SIGTERM is never killed.
     NeverKills = "SIGKILL is never sent", "agent";
+    /// A driver that takes over is not told which processes are being stopped (G-5).
+    StopNotToldAtJoin = "an agent does not tell which processes it is stopping", "agent";
     /// SIGKILL comes in the middle of the grace period.
     GraceHalved = "SIGKILL is sent in the middle of the grace", "agent";
     /// An agent without a driver stays for ever.

@@ -20,6 +20,8 @@ pub struct LiveWorker {
     pub worker: WorkerId,
     /// Its process id.
     pub pid: u32,
+    /// Whether the agent is stopping it, by the order of a driver or of its own accord.
+    pub is_being_stopped: bool,
 }
 
 /// A program's own report of its failure, as torch's `@record` writes it.

@@ -171,6 +171,31 @@ impl World {
         }
     }
 
+    /// Checks that the driver counts on none of the processes that an agent is stopping, as it has just told while it joined.
+    pub(super) fn check_not_counted_on(
+        &mut self,
+        link: u32,
+        being_stopped: &[WorkerId],
+    ) -> Result<(), String> {
+        let Some(node) = self.links[link as usize].node.clone() else { return Ok(()) };
+        let Some(cores) = self.driver.cores() else { return Ok(()) };
+        // The driver may have refused the agent, or let it wait for the end of the host's former one.
+        let has_joined = cores.driver.agents_there().iter().any(|(_, agent)| *agent == node);
+        if !has_joined || cores.driver.result_so_far().is_some() {
+            return Ok(());
+        }
+        let mut standings = cores.driver.standings();
+        let counted_on = standings.find(|(worker, standing)| {
+            being_stopped.contains(worker) && *standing != WorkerStanding::Departing
+        });
+        match counted_on {
+            Some((worker, standing)) => Err(format!(
+                "G-5: {worker} is being stopped, as its agent has said, and the driver counts on it: {standing:?}"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that a slot whose worker was told to leave stays empty.
     pub(super) fn check_slot_open(
         &mut self,

@@ -46,6 +46,18 @@ impl World {
                     if !is_so {
                         return complain(format!("{} is said to live", process.worker));
                     }
+                    // An actor may carry an order out while it joins.
+                    let is_signalled = self.process_of(job, &process.worker).is_some_and(|it| {
+                        let stopping = &self.processes[it as usize].stopping;
+                        stopping.terminated_at.or(stopping.killed_at).is_some()
+                    });
+                    let may_be_late = is_signalled && self.hub.is_some();
+                    if process.is_being_stopped != is_signalled && !may_be_late {
+                        return complain(format!(
+                            "{} was signalled: {is_signalled}, and is being stopped: {}",
+                            process.worker, process.is_being_stopped
+                        ));
+                    }
                 }
                 // An actor may hear of a process later.
                 let is_named = |process: &&u32| {

@@ -113,8 +113,10 @@ pub(crate) fn ended(of: &JobResult) -> String {
 pub(crate) fn from_agent(message: &AgentToDriver) -> String {
     match message {
         AgentToDriver::Join { slots, live, .. } => {
-            let live =
-                list(live.iter().map(|LiveWorker { worker, pid }| format!("{worker}:{pid}")));
+            let live = list(live.iter().map(|LiveWorker { worker, pid, is_being_stopped }| {
+                let stopped = if *is_being_stopped { " (being stopped)" } else { "" };
+                format!("{worker}:{pid}{stopped}")
+            }));
             format!("join with {slots} slots, alive: {live}")
         }
         AgentToDriver::Started { worker, pid } => format!("{worker} has started as process {pid}"),

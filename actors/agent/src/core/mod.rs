@@ -173,7 +173,10 @@ impl AgentCore {
     pub fn live(&self) -> Vec<LiveWorker> {
         self.processes()
             .filter_map(|process| {
-                process.pid.map(|pid| LiveWorker { worker: process.worker.clone(), pid })
+                let is_being_stopped =
+                    process.stop.is_some() && !is_planted(Bug::StopNotToldAtJoin);
+                let worker = process.worker.clone();
+                process.pid.map(|pid| LiveWorker { worker, pid, is_being_stopped })
             })
             .collect()
     }

@@ -184,6 +184,16 @@ fn g_2_an_older_term_is_not_obeyed() {
 }
 
 #[test]
+fn g_5_a_new_driver_is_told_which_processes_are_being_stopped() {
+    let mut core = running();
+    core.handle_driver(T0, start(worker(1, 1)));
+    core.handle_spawned(T0, &worker(1, 1), Ok(101));
+    core.handle_driver(T0, stop(worker(0, 1), 5000));
+    let told = core.live().into_iter().map(|process| (process.worker, process.is_being_stopped));
+    assert!(told.eq([(worker(0, 1), true), (worker(1, 1), false)]));
+}
+
+#[test]
 fn d_2_the_refusal_of_a_driver_that_was_succeeded_is_not_heeded() {
     let mut core = AgentCore::new(T0, AgentSettings::new(host(), 2));
     let refused = DriverToAgent::Refused { reason: "host a already has an agent".to_owned() };

@@ -205,6 +205,9 @@ impl DriverCore {
                     self.agenda.set(now + wait, Timer::Start(process.worker.clone()));
                 }
                 self.process_started(&process.worker);
+                if process.is_being_stopped && !is_planted(Bug::StopOfAnotherUnknown) {
+                    self.handle_being_stopped(now, &process.worker);
+                }
             } else {
                 let message = DriverToAgent::Stop {
                     worker: process.worker.clone(),

@@ -123,6 +123,21 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
+    /// Handles a process that its agent is stopping without an order of this driver: a former driver gave it, or the
+    /// agent was alone. The worker takes no part any more, and what it holds is lost with it.
+    pub(crate) fn handle_being_stopped(&mut self, now: Time, worker: &WorkerId) {
+        let is_known = self.roster.worker(worker).is_some_and(|record| !record.stance.is_gone());
+        if !is_known || self.round.phase().is_over() {
+            return;
+        }
+        let reason = "its process is being stopped".to_owned();
+        let cause = ResetCause::WorkerLeaves { worker: worker.clone(), reason };
+        self.roster.set_stance(now, worker, Stance::Leaving);
+        self.lose_member(now, worker, &cause, now);
+        let deadline = now + self.config.deadlines.grace;
+        self.agenda.set(deadline, Timer::Departure(worker.clone()));
+    }
+
     /// Handles the end of a worker's process, as its agent saw it.
     pub(crate) fn handle_exit(&mut self, now: Time, worker: &WorkerId, exit: &ProcessExit) {
         let ProcessExit { status, stopped_by, killed_after_grace, library } = exit;

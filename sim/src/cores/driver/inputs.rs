@@ -35,6 +35,13 @@ impl World {
             AgentToDriver::Exited { worker, .. } => Some(worker.clone()),
             _ => None,
         };
+        let being_stopped: Vec<WorkerId> = match &message {
+            AgentToDriver::Join { live, .. } => {
+                let stopped = live.iter().filter(|process| process.is_being_stopped);
+                stopped.map(|process| process.worker.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
         self.with_driver_of(link, |cores, now, node| {
             cores.driver.handle(now, DriverInput::Agent { from: node.clone(), message });
         });
@@ -42,6 +49,8 @@ impl World {
             let checked = self.check_explained(&worker);
             self.demand(checked);
         }
+        let checked = self.check_not_counted_on(link, &being_stopped);
+        self.demand(checked);
     }
 
     pub(in crate::cores) fn driver_hears_worker(&mut self, link: u32, message: WorkerToDriver) {

@@ -275,7 +275,11 @@ fn x_2_a_silent_agent_takes_its_workers_out_and_gets_them_back() {
     cluster.settle();
     assert_eq!(cluster.sizes, [4, 2]);
     assert!(matches!(&cluster.resets[..], [ResetCause::HostLost { .. }]));
-    let live = [0, 1].map(|slot| LiveWorker { worker: cluster.worker("b", slot), pid: 1 });
+    let live = [0, 1].map(|slot| LiveWorker {
+        worker: cluster.worker("b", slot),
+        pid: 1,
+        is_being_stopped: false,
+    });
     for process in &live {
         cluster.worker_link(&process.worker, lost());
     }
@@ -296,7 +300,11 @@ fn x_2_workers_that_stayed_in_reach_wait_for_their_agent() {
     cluster.settle();
     assert_eq!(cluster.sizes, [4, 2]);
     assert!(cluster.left.is_empty(), "they are told to rest, not to leave");
-    let live = [0, 1].map(|slot| LiveWorker { worker: cluster.worker("b", slot), pid: 1 });
+    let live = [0, 1].map(|slot| LiveWorker {
+        worker: cluster.worker("b", slot),
+        pid: 1,
+        is_being_stopped: false,
+    });
     cluster.rejoin(&agent, 2, live.to_vec());
     assert_eq!(cluster.sizes, [4, 2, 4]);
 }

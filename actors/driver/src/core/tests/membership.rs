@@ -137,7 +137,8 @@ fn g_5_members_that_miss_a_planned_stop_roll_back_and_keep_the_state() {
     cluster.slow_steps = true;
     cluster.remove_host("c");
     assert!(matches!(cluster.core.round.phase(), RoundPhase::Stopping { .. }));
-    let (elastic, form) = (cluster.core.config.deadlines.elastic, cluster.core.config.deadlines.form);
+    let (elastic, form) =
+        (cluster.core.config.deadlines.elastic, cluster.core.config.deadlines.form);
     let holders = [cluster.worker("a", 0), cluster.worker("b", 0)];
     cluster.unconnected.extend(holders.clone());
     cluster.pass(elastic);

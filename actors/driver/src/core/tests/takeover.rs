@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use elastic_protocol::messages::{Ballot, JobPhase, LiveWorker, StoppedBy, WorkerToDriver};
-use elastic_protocol::{ExitStatus, JobOutcome, Stamp, Term, WorkerId};
+use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, Stamp, Term, WorkerId};
 
 use super::cluster::lost;
 use super::{Cluster, host};
@@ -356,6 +356,35 @@ fn x_2_workers_whose_agent_is_not_back_rest_when_their_host_is_blacklisted_and_t
     cluster.pass(LONG);
     assert_eq!(cluster.members().into_iter().collect::<BTreeSet<_>>(), members);
     assert_eq!(cluster.active(), 4);
+}
+
+#[test]
+fn g_5_a_new_driver_does_not_count_on_a_process_that_its_predecessor_has_had_stopped() {
+    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(3), Some(1)));
+    for name in ["a", "b", "c"] {
+        cluster.add_host(name, 1);
+    }
+    cluster.train(10);
+    let (stays, goes) = (cluster.worker("a", 0), cluster.worker("b", 0));
+    cluster.deaf.insert(goes.clone());
+    cluster.restart_driver();
+    let (agent, mut live) = (cluster.agent("b"), cluster.live_on("b"));
+    live[0].is_being_stopped = true;
+    cluster.rejoin(&agent, 1, live);
+    cluster.attach(&goes);
+    cluster.come_back(&["a", "c"]);
+    cluster.settle();
+    assert!(!cluster.members().contains(&goes), "it is gone within its grace period");
+    assert!(cluster.members().contains(&stays));
+    assert_eq!(cluster.stops_of(&goes), 0, "its agent has its order");
+    let reason = "its process is being stopped".to_owned();
+    assert_eq!(
+        cluster.resets.last(),
+        Some(&ResetCause::WorkerLeaves { worker: goes.clone(), reason })
+    );
+    let grace = cluster.core.config.deadlines.grace;
+    cluster.pass(grace);
+    assert_eq!(cluster.stops_of(&goes), 1, "it is still there after its grace period");
 }
 
 #[test]

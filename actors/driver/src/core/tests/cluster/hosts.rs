@@ -20,7 +20,11 @@ impl Cluster {
         for name in hosts {
             let node = self.agents[&host(name)].clone();
             let of_host = self.workers.keys().filter(|worker| worker.host == host(name));
-            let live = of_host.map(|worker| LiveWorker { worker: worker.clone(), pid: 1 });
+            let live = of_host.map(|worker| LiveWorker {
+                worker: worker.clone(),
+                pid: 1,
+                is_being_stopped: false,
+            });
             let live = live.collect();
             self.rejoin(&node, 2, live);
             if !self.attaches {
@@ -184,7 +188,9 @@ impl Cluster {
     /// The running processes of one host, as its agent reports them.
     pub(in crate::core::tests) fn live_on(&self, name: &str) -> Vec<LiveWorker> {
         let on_host = self.live().filter(|worker| worker.host == host(name));
-        on_host.map(|worker| LiveWorker { worker: worker.clone(), pid: 1 }).collect()
+        on_host
+            .map(|worker| LiveWorker { worker: worker.clone(), pid: 1, is_being_stopped: false })
+            .collect()
     }
 
     /// Ends all held processes that were told to end.
