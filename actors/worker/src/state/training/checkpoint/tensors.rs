@@ -132,7 +132,6 @@ pub(in crate::state::training) fn encode<F: Counted>(
         frames: Vec::new(),
         key: None,
         found: Vec::new(),
-        per_rank: BTreeSet::new(),
         is_per_rank: false,
         block: None,
     };
@@ -142,10 +141,13 @@ pub(in crate::state::training) fn encode<F: Counted>(
     NEXT.set(None);
     SHAPE.set(None);
     encoded?;
-    let Noting { found: mut tensors, per_rank, .. } = noting;
+    let mut found = noting.found;
     // Keys of maps may hold dots. Of two arrays with one name, the second stays among the bytes that are no array.
     let mut names = BTreeSet::new();
-    tensors.retain(|array| names.insert(array.name.clone()));
+    found.retain(|array| names.insert(array.tensor.name.clone()));
+    let of_each_rank = found.iter().filter(|array| array.is_per_rank);
+    let per_rank = of_each_rank.map(|array| array.tensor.name.clone()).collect();
+    let tensors = found.into_iter().map(|array| array.tensor).collect();
     Ok(NotedArrays { tensors, per_rank })
 }
 
@@ -168,6 +170,14 @@ fn joined(path: &[Part]) -> String {
     parts.join(".")
 }
 
+/// An array that was found.
+#[derive(Debug)]
+struct FoundArray {
+    tensor: CheckpointTensor,
+    /// Whether each rank has content of its own.
+    is_per_rank: bool,
+}
+
 /// A compound value that is being encoded.
 #[derive(Debug)]
 struct CompoundFrame {
@@ -183,6 +193,8 @@ struct CompoundFrame {
     is_indexed: bool,
     /// Whether nothing stands between its elements.
     is_dense: bool,
+    /// Whether each of its elements so far has one array.
+    has_rows: bool,
 }
 
 /// The serializer in front of postcard's.
@@ -192,10 +204,8 @@ struct Noting<'a, F: Counted> {
     frames: Vec<CompoundFrame>,
     /// The key of a map that is being encoded, as text.
     key: Option<String>,
-    found: Vec<CheckpointTensor>,
-    /// The names of arrays of which each rank has its own.
-    per_rank: BTreeSet<String>,
-    /// Whether the value that is being encoded is one of those.
+    found: Vec<FoundArray>,
+    /// Whether each rank has its own content of the value that is being encoded.
     is_per_rank: bool,
     /// Type of the block of bytes that comes next.
     block: Option<Dtype>,
@@ -210,13 +220,12 @@ impl<F: Counted> Noting<'_, F> {
         joined(&self.path)
     }
 
-    fn found(&mut self, name: String, dtype: Dtype, shape: Vec<usize>, offset: usize) {
-        let name = if name.is_empty() { "state".to_owned() } else { name };
-        if self.found.len() < TENSORS_MAX && name.len() <= NAME_BYTES_MAX {
-            if self.is_per_rank {
-                self.per_rank.insert(name.clone());
-            }
-            self.found.push(CheckpointTensor { name, dtype, shape, offset });
+    fn found(&mut self, mut tensor: CheckpointTensor, is_per_rank: bool) {
+        if tensor.name.is_empty() {
+            tensor.name = "state".to_owned();
+        }
+        if self.found.len() < TENSORS_MAX && tensor.name.len() <= NAME_BYTES_MAX {
+            self.found.push(FoundArray { tensor, is_per_rank });
         }
     }
 
@@ -250,6 +259,7 @@ impl<F: Counted> Noting<'_, F> {
             count: 0,
             is_indexed,
             is_dense,
+            has_rows: true,
         };
         self.frames.push(frame);
         self.path.push(Part::Index(0));
@@ -264,7 +274,13 @@ impl<F: Counted> Noting<'_, F> {
             }
             frame.count += 1;
         }
-        value.serialize(self)
+        let found = self.found.len();
+        value.serialize(&mut *self)?;
+        let is_row = self.found.len() == found + 1;
+        if let Some(frame) = self.frames.last_mut() {
+            frame.has_rows &= is_row;
+        }
+        Ok(())
     }
 
     fn field(&mut self, name: &str, value: &(impl Serialize + ?Sized)) -> postcard::Result<()> {
@@ -280,10 +296,11 @@ impl<F: Counted> Noting<'_, F> {
         let bytes = self.at() - frame.start;
         if let (Some(dtype), false, true) = (frame.numbers, frame.is_mixed, frame.is_indexed) {
             if bytes == frame.count * dtype.bitsize() / 8 {
-                let name = self.name();
-                self.found(name, dtype, vec![frame.count], frame.start);
+                let (name, shape) = (self.name(), vec![frame.count]);
+                let tensor = CheckpointTensor { name, dtype, shape, offset: frame.start };
+                self.found(tensor, self.is_per_rank);
             }
-        } else if frame.is_dense && frame.is_indexed {
+        } else if frame.is_dense && frame.has_rows {
             self.merge(&frame, bytes);
         }
         Ok(())
@@ -292,18 +309,20 @@ impl<F: Counted> Noting<'_, F> {
     /// Makes one array of rows that follow each other without anything between them.
     fn merge(&mut self, frame: &CompoundFrame, bytes: usize) {
         let rows = &self.found[frame.found..];
-        let Some(first) = rows.first().filter(|_| rows.len() == frame.count) else { return };
+        let Some(FoundArray { tensor: first, is_per_rank }) = rows.first() else { return };
         let row = first.bytes();
-        let is_row = |(place, other): (usize, &CheckpointTensor)| {
-            (other.dtype, &other.shape) == (first.dtype, &first.shape)
-                && other.offset == frame.start + place * row
+        let is_row = |(place, other): (usize, &FoundArray)| {
+            (other.tensor.dtype, &other.tensor.shape) == (first.dtype, &first.shape)
+                && other.is_per_rank == *is_per_rank
+                && other.tensor.offset == frame.start + place * row
         };
         if bytes == row * frame.count && rows.iter().enumerate().all(is_row) {
-            let (dtype, mut shape) = (first.dtype, first.shape.clone());
+            let (dtype, mut shape, is_per_rank) = (first.dtype, first.shape.clone(), *is_per_rank);
             shape.insert(0, frame.count);
             self.found.truncate(frame.found);
             let name = self.name();
-            self.found(name, dtype, shape, frame.start);
+            let tensor = CheckpointTensor { name, dtype, shape, offset: frame.start };
+            self.found(tensor, is_per_rank);
         }
     }
 
@@ -387,10 +406,8 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
         let shape = SHAPE.take();
         if let Some(NamedArray { name, dtype, shape, is_per_rank }) = NEXT.take() {
             if shape.iter().product::<usize>() * dtype.bitsize() / 8 == bytes.len() {
-                let around = std::mem::replace(&mut self.is_per_rank, is_per_rank);
-                self.is_per_rank |= around;
-                self.found(name, dtype, shape, offset);
-                self.is_per_rank = around;
+                let is_per_rank = is_per_rank || self.is_per_rank;
+                self.found(CheckpointTensor { name, dtype, shape, offset }, is_per_rank);
             }
         } else if let Some(dtype) = self.block.take()
             && !bytes.is_empty()
@@ -400,7 +417,7 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
                 (Some(shape), Some((_, path))) => (joined(path), shape),
                 _ => (self.name(), vec![bytes.len() * 8 / dtype.bitsize()]),
             };
-            self.found(name, dtype, shape, offset);
+            self.found(CheckpointTensor { name, dtype, shape, offset }, self.is_per_rank);
         }
         Ok(())
     }
@@ -443,6 +460,10 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
         value: &T,
     ) -> postcard::Result<()> {
         if name == PER_RANK {
+            if !self.is_per_rank {
+                // A number of which each rank has its own is no part of an array that all share.
+                self.other();
+            }
             let around = std::mem::replace(&mut self.is_per_rank, true);
             let encoded = value.serialize(&mut *self);
             self.is_per_rank = around;

@@ -1,5 +1,7 @@
 //! The names of arrays, and a commit's way to the disk and back.
 
+mod nesting;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -254,4 +256,24 @@ fn each_type_of_array_has_its_name_in_numpy_and_torch() {
         assert_eq!((array.dtype, array.shape), (dtype, vec![2, 3]), "{name}");
     }
     assert!(NamedArray::new("w".to_owned(), "complex128", vec![]).is_none());
+}
+
+/// Names of the arrays that are noted in this value.
+fn noted(value: &impl Serialize) -> Vec<String> {
+    let (_, arrays) = StateSnapshot::default().encode_with_arrays(&(), value).expect("it encodes");
+    arrays.tensors.into_iter().map(|array| array.name).collect()
+}
+
+#[test]
+fn an_array_whose_name_is_too_long_is_not_noted() {
+    let of = |length: usize| BTreeMap::from([("x".repeat(length), vec![1.0_f32])]);
+    assert_eq!(noted(&of(1_024)), ["x".repeat(1_024)]);
+    assert!(noted(&of(1_025)).is_empty());
+}
+
+#[test]
+fn arrays_beyond_the_bound_are_not_noted() {
+    let names = noted(&vec![vec![1.0_f32]; (1 << 16) + 1]);
+    assert_eq!(names.len(), 1 << 16);
+    assert_eq!(names.last().map(String::as_str), Some("65535"));
 }
