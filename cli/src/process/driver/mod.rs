@@ -1,15 +1,16 @@
 //! `--role driver` and `run`: the process of the one authority of a job. Called by `main` and by `node`.
 
 mod durable;
+mod job_end;
 mod listening;
 mod lost_job;
+mod opening;
 mod reach;
 mod standing;
 mod state_keeper;
 
-use std::cell::RefCell;
 use std::io::IsTerminal as _;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,32 +20,31 @@ use std::time::Duration;
 
 use elastic_agent::output::check_folder;
 use elastic_driver::recording::{DriverStart, RecordedDriver};
-use elastic_driver::{AskStatus, Driver, DriverParts, StopJob};
+use elastic_driver::{Driver, DriverParts, StopJob};
 use elastic_host_manager::{
     Discovery, DnsDiscovery, HostFileDiscovery, NoDiscovery, ScriptDiscovery,
 };
-use elastic_journal::etcd::EtcdAddress;
 use elastic_observe::since_1970;
-use elastic_protocol::messages::StatusReport;
-use elastic_protocol::{JobId, JobOutcome, JobResult, Term, WorkerFailure};
+use elastic_protocol::{JobId, JobOutcome, JobResult};
 use elastic_runtime::{NodeHandle, Pulse, spawn_child, system, wall_clock};
 use elastic_store::actor::StoreActor;
-use elastic_transport::{JoinToken, ReservedAddress};
+use elastic_transport::JoinToken;
 use futures_util::future::select;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::durable::{Durable, OverMark, Unusable};
-use self::listening::{Listening, SharedCredentials, not_listening, reserved_when_free};
-use self::lost_job::{outdated, replaced};
+use self::durable::{Durable, OverMark};
+use self::job_end::{LastWorkers, end_of, note_end, registered, tell};
+use self::listening::{Listening, SharedCredentials};
+use self::lost_job::outdated;
+use self::opening::{OpenedDriver, open, open_store};
 use self::reach::{reached_at, tell_how_to_join};
-use self::standing::{LOOK_EVERY, LeaderSeat, Standing, Stood, finish, resign, stand};
+use self::standing::{LOOK_EVERY, LeaderSeat, Standing, finish, resign};
 use self::state_keeper::StateKeeper;
 use super::accounting::Accounting;
 use super::boot_time;
 use super::dashboard::{Dashboard, DashboardJob};
 use super::event_log::{EventLog, LoggedStart};
-use super::job_registry::{JobEnd, JobEntry, JobRegistry, entry_time};
 use super::launcher::{AgentCommand, LaunchMethod, Launcher};
 use super::node::Beside;
 use super::observer::{DriverEnd, ObservedDashboard, Observer};
@@ -53,12 +53,12 @@ use super::random::system_rng;
 use super::reach::TrialRelay;
 use super::recording::{RECORDING_FOLDER, RecordingLane};
 use super::signals::{Heard, Signals, tick};
-use super::state_dir::{DriverStateDir, EVENTS_FILE, default_state_dir};
+use super::state_dir::EVENTS_FILE;
 use super::traces::TraceLane;
 use super::watch::{Lanes, Watch};
 use crate::command_line::{
-    CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt,
-    masked_flags, masked_variables, short_id, stderr_lane,
+    CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt, short_id,
+    stderr_lane,
 };
 
 /// Timeout for the last messages to agents.
@@ -379,78 +379,6 @@ async fn drive(
     result
 }
 
-/// Enters the job into the list of this user's jobs; none where there is no list, which costs no more than that.
-fn registered(
-    plan: &DriverPlan,
-    job: JobId,
-    address: &str,
-    state_dir: &Path,
-) -> Option<(JobRegistry, JobEntry)> {
-    let registry = JobRegistry::of_user()?;
-    let entry = JobEntry {
-        job: job.to_string(),
-        started_at: entry_time(wall_clock()),
-        address: address.to_owned(),
-        state_dir: state_dir.to_owned(),
-        pid: std::process::id(),
-        program: plan.config.program.argv.clone(),
-        flags: masked_flags(std::env::args_os(), &plan.config.program.argv, &plan.from_file),
-        variables: masked_variables(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        ended: None,
-    };
-    match registry.begin(entry.clone()) {
-        Ok(()) => Some((registry, entry)),
-        Err(error) => {
-            tracing::warn!(%error, "`elastic-node list` will not show this job");
-            None
-        }
-    }
-}
-
-/// Hosts and workers as they were when the job was over: after that they leave, and nobody could see any more what they
-/// had done. Clones share them.
-#[derive(Clone, Debug, Default)]
-struct LastWorkers(Rc<RefCell<Option<Box<StatusReport>>>>);
-
-impl LastWorkers {
-    /// Keeps them once the job is over.
-    async fn keep(self, over: oneshot::Receiver<()>, driver: actix::Addr<Driver>) {
-        if over.await.is_ok()
-            && let Ok(status) = driver.send(AskStatus).await
-        {
-            *self.0.borrow_mut() = Some(status);
-        }
-    }
-
-    /// A later status with these hosts and workers.
-    fn within(&self, mut status: Box<StatusReport>) -> Box<StatusReport> {
-        if let Some(last) = self.0.borrow_mut().take() {
-            (status.hosts, status.workers) = (last.hosts, last.workers);
-        }
-        status
-    }
-}
-
-/// How a job ended, with its last status; none if it has not ended.
-async fn end_of(
-    ended: &Result<DriverLifeEnd, CommandFailure>,
-    driver: &actix::Addr<Driver>,
-    last_workers: &LastWorkers,
-) -> Option<JobEnd> {
-    let Ok(DriverLifeEnd::Over(result)) = ended else { return None };
-    // Without an answer the result is all that is kept.
-    let status = timeout(GOODBYE, driver.send(AskStatus)).await.ok().and_then(Result::ok);
-    let status = status.map(|status| last_workers.within(status));
-    Some(JobEnd { at: entry_time(wall_clock()), result: result.clone(), status })
-}
-
-fn note_end(registry: &JobRegistry, job: JobId, end: JobEnd) {
-    if let Err(error) = registry.end(&job.to_string(), end) {
-        tracing::warn!(%error, "`elastic-node list` will not show how this job ended");
-    }
-}
-
 /// The dashboard, where there is one. That nobody has asked for it costs the page and not the job.
 fn start_dashboard(
     plan: &DriverPlan,
@@ -497,130 +425,6 @@ fn open_recording(state_dir: &Path) -> Option<RecordingLane> {
     }
 }
 
-/// The parts of a driver that exist before its actors.
-struct OpenedDriver {
-    state: DriverStateDir,
-    listening: Listening,
-    /// The journal; none where no successor could find it.
-    durable: Option<Durable>,
-    /// The right to act, where other drivers compete for it.
-    seat: Option<LeaderSeat>,
-}
-
-/// Opens a driver that no other one competes with. Returns the signal that asked it to end meanwhile.
-async fn open(
-    plan: &mut DriverPlan,
-    lanes: &Lanes,
-    socket: Option<UdpSocket>,
-    signals: &Signals,
-) -> Result<Result<OpenedDriver, Heard>, CommandFailure> {
-    if !plan.keeps_journal {
-        let secrets =
-            Listening::new_job(plan.shared.as_ref()).failed("the job's secrets cannot be made")?;
-        let listening = Listening::start(plan, socket.map(Rc::new), secrets, Term(1))?;
-        let state = open_state_dir(plan, listening.address)?;
-        // No successor will come for orphaned workers, so training ones get the same timeout as idle ones. Agents that are
-        // this driver's own processes end when it does: a driver that is silent stands still (Ctrl-Z), and goes on.
-        if plan.launcher != LauncherKind::Local {
-            plan.config.deadlines.orphan_training.get_or_insert(plan.config.deadlines.orphan);
-        }
-        return Ok(Ok(OpenedDriver { state, listening, durable: None, seat: None }));
-    }
-    let state = open_state_dir(plan, plan.bind)?;
-    let lane = &lanes.journal;
-    let opened = Durable::open_when_there_is_room(state.path(), plan, lane, signals).await?;
-    let durable = match opened {
-        Ok(durable) => durable,
-        Err(heard) => return Ok(Err(heard)),
-    };
-    let mut socket = socket.map(Rc::new);
-    if durable.tenure.is_takeover() {
-        listen_where_it_did(plan, &state);
-        if socket.is_none() {
-            match reserved_when_free(plan.bind, signals).await? {
-                Ok(reserved) => socket = Some(reserved.into_socket()),
-                Err(heard) => return Ok(Err(heard)),
-            }
-        }
-    }
-    let listening = listen(plan, socket, &durable)?;
-    Ok(Ok(OpenedDriver { state, listening, durable: Some(durable), seat: None }))
-}
-
-/// Opens a driver with a store that several drivers share: returns when this one may act, or its end.
-async fn open_store(
-    plan: &mut DriverPlan,
-    store: &EtcdAddress,
-    standing: &mut Standing,
-    signals: &Signals,
-    lanes: &Lanes,
-    start_beside: &dyn Fn(&str) -> Result<(), CommandFailure>,
-) -> Result<Result<OpenedDriver, DriverLifeEnd>, CommandFailure> {
-    let state = open_state_dir(plan, plan.bind)?;
-    listen_where_it_did(plan, &state);
-    let reserved = match state.address() {
-        Some(_) => match reserved_when_free(plan.bind, signals).await? {
-            Ok(reserved) => reserved,
-            Err(heard) => return Ok(Err(DriverLifeEnd::Asked(heard))),
-        },
-        None => ReservedAddress::bind(plan.bind).map_err(not_listening)?,
-    };
-    let address = reserved.local_address().failed("the driver cannot listen")?;
-    // The driver's next life must be reachable at the same address.
-    plan.bind = address;
-    let reached_at = reached_at(plan, address);
-    let tell_acting = |acting: &str| start_beside(&format!("{acting},{reached_at}"));
-    let mut seat =
-        match stand(store, plan, &reached_at, standing, signals, &lanes.journal, &tell_acting)
-            .await?
-        {
-            Stood::Acts(seat) => *seat,
-            Stood::Over(result) => return Ok(Err(DriverLifeEnd::Over(result))),
-            Stood::Asked(heard) => return Ok(Err(DriverLifeEnd::Asked(heard))),
-            Stood::Followed => return Ok(Err(DriverLifeEnd::Followed)),
-            Stood::Lost(failure) => return Ok(Err(DriverLifeEnd::Lost(failure))),
-        };
-    let way_out = format!(
-        "give this job a place of its own (--store etcd://HOST:PORT/NAME); or delete the keys below \
-         {store} to give that one up"
-    );
-    let journal = Box::new(seat.journal());
-    let name = store.to_string();
-    let durable = match Durable::begin(journal, &name, plan, way_out, &lanes.journal) {
-        Ok(durable) => durable,
-        Err(Unusable::Now(error)) => return Ok(Err(DriverLifeEnd::Deposed(error.to_string()))),
-        Err(Unusable::Lasting(failure)) => return Err(failure),
-    };
-    let job = durable.tenure.job.to_string();
-    if let Err(own) = standing.leads(job.clone()) {
-        return Ok(Err(DriverLifeEnd::Lost(replaced(store, Some(&own), &job))));
-    }
-    seat.name_job(plan, &reached_at, &job);
-    let listening = listen(plan, Some(reserved.into_socket()), &durable)?;
-    Ok(Ok(OpenedDriver { state, listening, durable: Some(durable), seat: Some(seat) }))
-}
-
-/// With any free port allowed, a driver takes the port at which its agents and workers look for it.
-fn listen_where_it_did(plan: &mut DriverPlan, state: &DriverStateDir) {
-    if let Some(former) = state.address().filter(|_| plan.bind.port() == 0) {
-        plan.bind.set_port(former.port());
-    }
-}
-
-fn listen(
-    plan: &mut DriverPlan,
-    socket: Option<Rc<UdpSocket>>,
-    durable: &Durable,
-) -> Result<Listening, CommandFailure> {
-    plan.hosts.known = durable.tenure.image.known_hosts();
-    let term = durable.tenure.image.term;
-    let listening = Listening::start(plan, socket, durable.secrets.clone(), term)?;
-    for worker in durable.expected_workers() {
-        listening.credentials.borrow_mut().issue_worker(worker);
-    }
-    Ok(listening)
-}
-
 /// The way out where the folder of `--output-dir` holds the output of another job that lives.
 const OTHER_FOLDER: &str =
     "elastic-node list shows the jobs of this machine; the folder is free when that job has ended";
@@ -638,23 +442,6 @@ fn log_folder(folder: &Path, run_id: Option<&str>, job: JobId) -> Result<String,
     folder.to_str().map(ToOwned::to_owned).ok_or_else(|| {
         CommandFailure::usage(format!("--log-dir {} is not UTF-8", folder.display()))
     })
-}
-
-/// Opens the given state directory, or else the default one of the driver's address.
-fn open_state_dir(
-    plan: &DriverPlan,
-    address: SocketAddr,
-) -> Result<DriverStateDir, CommandFailure> {
-    let folder =
-        plan.state_dir.clone().or_else(|| default_state_dir(address)).ok_or_else(|| {
-            CommandFailure::new("there is no folder for the driver's state: HOME is not set")
-                .hint("give one with --state-dir")
-        })?;
-    let state = DriverStateDir::open(&folder, plan.config.output.umask)?;
-    if plan.begins_job() {
-        state.refuse_folders()?;
-    }
-    Ok(state)
 }
 
 /// Prepares the way in which agents join: a launcher starts them, or people do, who are told how unless they know.
@@ -707,26 +494,3 @@ async fn forward(signals: Signals, driver: actix::Addr<Driver>) {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Abandoned(String);
-
-/// The reason why the job did not succeed.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct FirstFailure(String);
-
-fn tell(result: JobResult) -> CommandFailure {
-    let mut failure = CommandFailure::new(result.reason.clone()).with_code(result.code);
-    // A reason that names the worker already reports its failure.
-    let untold =
-        result.first_failure.filter(|failure| !result.reason.contains(&failure.worker.to_string()));
-    if let Some(WorkerFailure { worker, rank, status, message }) = untold {
-        let rank = rank.map_or_else(String::new, |rank| format!(" (rank {rank})"));
-        let status = status.map_or_else(String::new, |status| format!(": {status}"));
-        let message = message.trim();
-        let said = if message.is_empty() { String::new() } else { format!(": {message}") };
-        failure = failure.source(FirstFailure(format!("{worker}{rank} failed{status}{said}")));
-    }
-    match result.hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
-}
