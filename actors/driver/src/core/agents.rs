@@ -8,9 +8,10 @@ use elastic_protocol::{GenerationId, HostName, NodeId, NodeName, ResetCause, Tim
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
+use super::event::EventKind;
 use super::first_cause::FailureWords;
 use super::losses::{ProcessExit, last_heard};
-use super::output::{DriverOutput, EventKind};
+use super::output::DriverOutput;
 use super::table::{PeerLink, PendingJoin, WorkerRecord};
 use super::timers::Timer;
 use crate::journal::JournalRecord;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::DriverCore;
 use super::commit_pace::CommitPace;
 use super::config::{CheckpointEvery, CheckpointSettings, ResumeFrom};
-use super::output::EventKind;
+use super::event::EventKind;
 use super::phase::RoundPhase;
 use super::slow_load::CheckpointLoad;
 use super::table::Stance;

@@ -6,7 +6,8 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{NodeId, Time};
 
 use super::DriverCore;
-use super::output::{DriverEvent, DriverOutput, EventKind};
+use super::event::{DriverEvent, EventKind};
+use super::output::DriverOutput;
 use super::table::{PeerLink, Stance};
 
 /// The signal of `kill` and of service managers: it ends the driver, not its job.

@@ -9,8 +9,9 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, JobOutcome, JobResult, Time, WorkerFailure, WorkerId, counted};
 
 use super::DriverCore;
+use super::event::EventKind;
 use super::first_cause::FailureWords;
-use super::output::{DriverOutput, EventKind};
+use super::output::DriverOutput;
 use super::phase::RoundPhase;
 use super::table::{PeerLink, Stance};
 use super::timers::Timer;

@@ -182,7 +182,7 @@ mod tests {
     use elastic_protocol::{ExitStatus, GenerationId, Incarnation, ResetCause, Term, WorkerId};
     use serde_json::json;
 
-    use super::super::output::{DriverEvent, EventKind, ResetWay};
+    use super::super::event::{DriverEvent, EventKind, ResetWay};
     use super::*;
 
     fn worker(host: &str) -> WorkerId {

@@ -10,7 +10,7 @@ use elastic_registry::MemberVotes;
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
-use super::output::{EventKind, HostResetMs};
+use super::event::{EventKind, HostResetMs};
 use super::timers::Timer;
 
 /// Longest wait of the report for members that have not trained a step: a first step may compile the model.

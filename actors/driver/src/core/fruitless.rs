@@ -5,7 +5,7 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Time, WorkerId};
 
 use super::DriverCore;
-use super::output::EventKind;
+use super::event::EventKind;
 use super::reset_rate::{RateVerdict, TRAINED_LEAST_PERCENT};
 use super::timers::Timer;
 

@@ -11,7 +11,8 @@ use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, Work
 use elastic_registry::MemberVotes;
 
 use super::DriverCore;
-use super::output::{DriverOutput, EventKind};
+use super::event::EventKind;
+use super::output::DriverOutput;
 use super::phase::{FormedGeneration, RoundPhase};
 use super::roster::CommitOrder;
 use super::standing::{Until, WorkerStanding};

@@ -14,7 +14,7 @@ use elastic_protocol::{ResetCause, Stamp, Time, WorkerId};
 
 use super::DriverCore;
 use super::divergence::PendingRepair;
-use super::output::{EventKind, ResetWay};
+use super::event::{EventKind, ResetWay};
 use super::phase::RoundPhase;
 use super::table::Stance;
 use super::timers::Timer;

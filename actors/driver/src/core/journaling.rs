@@ -7,7 +7,8 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, HostName, ResetCause, Stamp, Time, WorkerId};
 
 use super::DriverCore;
-use super::output::{DriverOutput, EventKind};
+use super::event::EventKind;
+use super::output::DriverOutput;
 use super::phase::RoundPhase;
 use crate::journal::{HostImage, JournalRecord};
 
@@ -95,7 +96,7 @@ impl DriverCore {
             // The warning waits for no record: records cannot be stored at present.
             let (term, generation) = (self.term, self.round.generation());
             let kind = EventKind::Warning { message };
-            let event = super::output::DriverEvent { term, generation, kind };
+            let event = super::event::DriverEvent { term, generation, kind };
             self.outbox.put_first(DriverOutput::Event(event));
         }
     }

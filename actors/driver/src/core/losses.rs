@@ -9,7 +9,8 @@ use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
 use elastic_registry::{BudgetSpent, GenerationVerdict, Incident, RestartBudget};
 
 use super::DriverCore;
-use super::output::{DriverOutput, EventKind, ResetWay};
+use super::event::{EventKind, ResetWay};
+use super::output::DriverOutput;
 use super::phase::{Gather, RoundPhase};
 use super::table::{Stance, WorkerRecord};
 use super::timers::Timer;

@@ -14,6 +14,7 @@ mod divergence;
 mod drivers;
 mod ending;
 mod environment;
+mod event;
 mod event_form;
 mod first_cause;
 mod first_steps;
@@ -81,6 +82,7 @@ pub use self::config::{
     InvalidDriverConfig, OnDivergence, OnFailure, OnHang, OnStraggler, OnTotalLoss, ResumeFrom,
 };
 use self::divergence::Divergence;
+pub use self::event::{DriverEvent, EventKind, HostResetMs, ReplacedFor, ResetWay};
 pub use self::event_form::{InvalidListedHost, ListedHost};
 use self::first_cause::FirstCause;
 use self::first_steps::FirstSteps;
@@ -91,7 +93,7 @@ use self::inactivity::Inactivity;
 pub use self::input::DriverInput;
 use self::links::Links;
 use self::outbox::DriverOutbox;
-pub use self::output::{DriverEvent, DriverOutput, EventKind, HostResetMs, ReplacedFor, ResetWay};
+pub use self::output::DriverOutput;
 use self::pacing::Pacing;
 use self::phase::RoundPhase;
 use self::quarrels::Quarrels;

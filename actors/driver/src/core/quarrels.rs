@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use self::accusations::Accusations;
 use super::DriverCore;
-use super::output::EventKind;
+use super::event::EventKind;
 use super::phase::FormedGeneration;
 
 mod accusations;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use elastic_protocol::{ResetCause, Time};
 
 use super::DriverCore;
-use super::output::EventKind;
+use super::event::EventKind;
 use super::phase::ResetRecord;
 use super::table::Stance;
 use super::timers::Timer;

@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
 use super::config::ElasticMode;
-use super::output::{DriverOutput, EventKind};
+use super::event::EventKind;
+use super::output::DriverOutput;
 use super::phase::RoundPhase;
 use super::table::{SlotId, Stance};
 use super::timers::Timer;

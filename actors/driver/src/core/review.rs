@@ -6,7 +6,8 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{HostName, Time, WorkerId};
 
 use super::DriverCore;
-use super::output::{DriverOutput, EventKind};
+use super::event::EventKind;
+use super::output::DriverOutput;
 use super::phase::RoundPhase;
 use super::table::{PeerLink, Stance};
 use super::timers::Timer;

@@ -12,7 +12,7 @@ use elastic_runtime::restart::RestartBackoff;
 
 use super::DriverCore;
 use super::config::{ElasticMode, OnFailure};
-use super::output::EventKind;
+use super::event::EventKind;
 use super::phase::RoundPhase;
 use super::table::{SlotId, Stance};
 use super::timers::Timer;

@@ -8,7 +8,7 @@ use elastic_protocol::{CommitId, GenerationId, Step, Time, WorkerId, counted};
 
 use super::DriverCore;
 use super::config::OnTotalLoss;
-use super::output::EventKind;
+use super::event::EventKind;
 use super::phase::RoundPhase;
 use crate::journal::{JournalRecord, StateLossImage};
 

@@ -10,7 +10,7 @@ use elastic_protocol::{JobOutcome, Stamp, Step, Time};
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
-use super::output::EventKind;
+use super::event::EventKind;
 use super::phase::RoundPhase;
 use super::timers::Timer;
 

@@ -10,7 +10,7 @@ use elastic_protocol::{
 use elastic_runtime::transport::LinkEvent;
 use serde::{Deserialize, Serialize};
 
-use super::output::ReplacedFor;
+use super::event::ReplacedFor;
 use super::restart::ProcessStage;
 use super::standing::WorkerStanding;
 

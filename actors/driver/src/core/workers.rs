@@ -9,7 +9,8 @@ use elastic_protocol::{CommitId, NodeId, ResetCause, Stamp, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
 use super::DriverCore;
-use super::output::{DriverOutput, EventKind};
+use super::event::EventKind;
+use super::output::DriverOutput;
 use super::phase::RoundPhase;
 use super::restart::ProcessStage;
 use super::roster::{AttachedAs, WorkerDeparture};

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::core::DriverCore;
 use crate::core::config::OnDivergence;
-use crate::core::output::EventKind;
+use crate::core::event::EventKind;
 use crate::core::phase::RoundPhase;
 use crate::journal::{DistrustedImage, JournalRecord};
 

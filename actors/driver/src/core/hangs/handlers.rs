@@ -14,8 +14,9 @@ use super::{
 };
 use crate::core::DriverCore;
 use crate::core::config::OnHang;
+use crate::core::event::EventKind;
 use crate::core::losses::last_heard;
-use crate::core::output::{DriverOutput, EventKind};
+use crate::core::output::DriverOutput;
 use crate::core::phase::RoundPhase;
 use crate::core::table::{PeerLink, Stance};
 use crate::core::timers::Timer;

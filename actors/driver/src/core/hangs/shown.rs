@@ -6,7 +6,7 @@ use elastic_protocol::{Time, WorkerId};
 
 use super::{AwaitedMember, Naming, WaitForMembers};
 use crate::core::DriverCore;
-use crate::core::output::EventKind;
+use crate::core::event::EventKind;
 use crate::core::phase::RoundPhase;
 
 impl DriverCore {

@@ -8,7 +8,8 @@ use elastic_protocol::{HostName, NodeId, Time};
 
 use super::{ANSWER_WITHIN, CHECK_AGAIN_AFTER, CheckStage, HostCheck};
 use crate::core::DriverCore;
-use crate::core::output::{DriverOutput, EventKind};
+use crate::core::event::EventKind;
+use crate::core::output::DriverOutput;
 use crate::core::table::{PeerLink, SlotId};
 use crate::core::timers::Timer;
 

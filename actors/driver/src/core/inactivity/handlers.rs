@@ -7,7 +7,7 @@ use elastic_protocol::{ResetCause, Time, WorkerId};
 use super::{Inactivity, InactivityNaming, REVIEW_AFTER, STACK_WITHIN, Suspect, WatchedMember};
 use crate::core::DriverCore;
 use crate::core::config::OnHang;
-use crate::core::output::EventKind;
+use crate::core::event::EventKind;
 use crate::core::phase::RoundPhase;
 use crate::core::restart::ProcessStage;
 use crate::core::timers::Timer;

@@ -9,7 +9,7 @@ use super::judging::OtherLinks;
 use super::{HostLink, ToldLinks};
 use crate::core::DriverCore;
 use crate::core::config::OnStraggler;
-use crate::core::output::EventKind;
+use crate::core::event::EventKind;
 
 impl DriverCore {
     /// A member of the present generation has told how fast data comes in, beside its step times; the review of those has been set.

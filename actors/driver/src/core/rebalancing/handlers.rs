@@ -12,7 +12,7 @@ use super::dealing::{EQUAL_PACE, deal_by_pace, longest};
 use super::{AwaitedDeal, GAIN_PERCENT, PACE_MAX, WantedDeal};
 use crate::core::DriverCore;
 use crate::core::config::OnStraggler;
-use crate::core::output::EventKind;
+use crate::core::event::EventKind;
 use crate::core::phase::RoundPhase;
 use crate::journal::JournalRecord;
 

@@ -7,7 +7,7 @@ use elastic_protocol::{HostName, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::core::DriverCore;
-use crate::core::output::ReplacedFor;
+use crate::core::event::ReplacedFor;
 use crate::core::table::SlotId;
 
 /// Reasons why a member is not replaced.

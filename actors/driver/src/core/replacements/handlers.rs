@@ -9,7 +9,7 @@ use super::bounds::NotReplaced;
 use super::{AwaitedEffect, MadeReplacement, cool_down_times};
 use crate::core::DriverCore;
 use crate::core::config::{OnHang, OnStraggler};
-use crate::core::output::{EventKind, ReplacedFor};
+use crate::core::event::{EventKind, ReplacedFor};
 use crate::core::phase::RoundPhase;
 use crate::core::table::{SlotId, SlotRest};
 use crate::core::timers::Timer;

@@ -15,7 +15,7 @@ use elastic_protocol::{HostName, Stamp, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use self::bounds::NotReplaced;
-use super::output::ReplacedFor;
+use super::event::ReplacedFor;
 
 /// How many times as long as its first one the cool-down of a slot may be.
 const COOL_DOWN_TIMES_MAX: u32 = 12;

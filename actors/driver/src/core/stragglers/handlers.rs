@@ -10,7 +10,7 @@ use super::scoring::{MemberPace, PaceScore};
 use super::{NamedStraggler, REVIEW_AFTER};
 use crate::core::DriverCore;
 use crate::core::config::OnStraggler;
-use crate::core::output::EventKind;
+use crate::core::event::EventKind;
 use crate::core::phase::RoundPhase;
 use crate::core::timers::Timer;
 

@@ -9,7 +9,7 @@ use elastic_protocol::{Time, WorkerId};
 use super::Stragglers;
 use super::scoring::MemberPace;
 use crate::core::DriverCore;
-use crate::core::output::EventKind;
+use crate::core::event::EventKind;
 
 /// Shortest time between two reports in one generation, but for the one at its end.
 const SHARES_EVERY: Duration = Duration::from_secs(30);

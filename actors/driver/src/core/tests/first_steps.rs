@@ -6,7 +6,7 @@ use std::time::Duration;
 use elastic_protocol::{HostName, WorkerId};
 
 use super::Cluster;
-use crate::core::output::HostResetMs;
+use crate::core::event::HostResetMs;
 
 /// Two hosts with two workers each, which have lost one: the others train again.
 fn with_a_reset() -> (Cluster, Vec<WorkerId>) {
