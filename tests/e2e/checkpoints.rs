@@ -12,13 +12,11 @@ use tempfile::TempDir;
 use crate::data_path::{agent_at, agent_in};
 use crate::network::Network;
 use crate::operate::operate;
-use crate::sickness::{Disk, Sickness};
 use crate::support::{Job, Random, binary, signal};
-
 /// Commits between two checkpoints of these tests.
-const EVERY: u64 = 20;
+pub(crate) const EVERY: u64 = 20;
 
-fn start(workers: u32, folder: &Path, more: &[&str]) -> Job {
+pub(crate) fn start(workers: u32, folder: &Path, more: &[&str]) -> Job {
     start_with(EVERY, workers, folder, more)
 }
 
@@ -42,23 +40,23 @@ fn kill_everything(job: &mut Job) {
 }
 
 /// Exchanges two paths at once: the job makes a folder again wherever it misses one.
-fn exchange(one: &Path, other: &Path) {
+pub(crate) fn exchange(one: &Path, other: &Path) {
     renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).expect("both are ours");
 }
 
-fn steps_of(job: &Job, kind: &str) -> Vec<u64> {
+pub(crate) fn steps_of(job: &Job, kind: &str) -> Vec<u64> {
     job.events_of(kind).iter().filter_map(|event| event["step"].as_u64()).collect()
 }
 
 /// Waits for so many checkpoints; returns the step of the last one.
-fn wait_for_checkpoints(job: &mut Job, count: usize) -> u64 {
+pub(crate) fn wait_for_checkpoints(job: &mut Job, count: usize) -> u64 {
     job.wait("checkpoints", |job| {
         let steps = steps_of(job, "checkpoint_saved");
         steps.last().copied().filter(|_| steps.len() >= count)
     })
 }
 
-fn loaded(job: &mut Job) -> Value {
+pub(crate) fn loaded(job: &mut Job) -> Value {
     job.wait("the checkpoint that is loaded", |job| job.events_of("checkpoint_loaded").pop())
 }
 
@@ -70,7 +68,7 @@ fn checkpoint(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-fn steps_listed(folder: &Path) -> Vec<(u64, bool)> {
+pub(crate) fn steps_listed(folder: &Path) -> Vec<(u64, bool)> {
     let (code, stdout, stderr) = checkpoint(&["list", &folder.display().to_string(), "--json"]);
     assert_eq!(code, Some(0), "{stderr}");
     let rows: Vec<Value> = serde_json::from_str(&stdout).expect("JSON");
@@ -102,31 +100,6 @@ fn l_1_a_folder_of_checkpoints_that_is_not_there_ends_a_job_that_may_lose_nothin
     let reason =
         format!("the checkpoint of step {last}, which this job has saved or loaded, is not in");
     assert!(stderr.contains(&reason) && stderr.contains("mounted"), "{stderr}");
-}
-
-#[test]
-fn c_4_a_folder_of_checkpoints_that_gives_errors_for_a_while_blames_no_host() {
-    let shared = TempDir::new().expect("a folder");
-    let [folder, file] = ["checkpoints", "no-folder"].map(|name| shared.path().join(name));
-    fs::write(&file, "an error of the system for whoever lists it").expect("it is written");
-    let mut job = start(2, &folder, &[]);
-    let saved = wait_for_checkpoints(&mut job, 2);
-    let workers = [job.pid("h0", 0), job.pid("h1", 0)];
-    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGSTOP));
-    exchange(&folder, &file);
-    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGKILL));
-    job.wait("a warning", |job| {
-        let warned = job.stderr().contains("cannot be listed: Not a directory");
-        warned.then_some(())
-    });
-    exchange(&folder, &file);
-    job.wait("the next generation", |job| (job.sizes() == [2, 2]).then_some(()));
-    let from = loaded(&mut job)["step"].as_u64();
-    assert!(from >= Some(saved), "{from:?}");
-    let resets = job.status().expect("a status")["resets"].clone();
-    assert_eq!(resets, 1, "the loss of all workers, and no other");
-    assert_eq!(job.finish(), 0);
-    job.assert_exact();
 }
 
 #[test]
@@ -413,31 +386,6 @@ fn a_job_that_loses_its_last_holder_goes_on_from_its_checkpoint() {
 }
 
 #[test]
-fn c_4_a_folder_that_cannot_be_written_stops_no_training() {
-    let shared = TempDir::new().expect("a folder");
-    let folder = shared.path().join("checkpoints");
-    let mut job = start(2, &folder, &[]);
-    wait_for_checkpoints(&mut job, 1);
-    let aside = shared.path().join("aside");
-    fs::write(&aside, "in the way").expect("ours");
-    exchange(&folder, &aside);
-    let status = job.wait("the trouble in the status", |job| {
-        job.status().filter(|status| status["checkpoint"]["failed"].is_string())
-    });
-    assert!(status["warnings"].to_string().contains("was not saved"), "{status}");
-    job.wait_for_progress();
-    exchange(&folder, &aside);
-    let before = steps_of(&job, "checkpoint_saved").len();
-    wait_for_checkpoints(&mut job, before + 1);
-    let status = job.status().expect("a status");
-    assert_eq!(status["checkpoint"]["failed"], Value::Null, "{status}");
-    assert!(status["checkpoint"]["last_step"].is_u64(), "{status}");
-    assert_eq!(job.finish(), 0);
-    assert_eq!(job.sizes(), [2], "no reset");
-    job.assert_exact();
-}
-
-#[test]
 fn c_1_c_4_a_bounded_bandwidth_makes_checkpoints_rarer_and_no_step_waits_for_them() {
     const BYTES_PER_S: u64 = 2 << 10;
     let shared = TempDir::new().expect("a folder");
@@ -457,105 +405,6 @@ fn c_1_c_4_a_bounded_bandwidth_makes_checkpoints_rarer_and_no_step_waits_for_the
     assert_eq!(status["checkpoint"]["failed"], Value::Null, "that is no trouble: {status}");
     assert_eq!(job.finish(), 0);
     assert_eq!(job.sizes(), [1], "no reset");
-    job.assert_exact();
-}
-
-#[test]
-fn c_4_a_quota_that_is_used_up_stops_no_training_and_keeps_the_old_ones() {
-    let Some(disk) = Disk::with_a_quota("out") else { return };
-    let sickness = Sickness { disk: Some(disk), stderr: None };
-    let every = EVERY.to_string();
-    let flags = ["-n", "1", "--checkpoint", "DIR/out", "--checkpoint-every", &every];
-    let mut job = Job::start_sick(sickness, &flags);
-    job.agent("h0", 1);
-    wait_for_checkpoints(&mut job, 1);
-    job.disk.as_ref().expect("it has one").use_quota_up();
-    let before = steps_listed(&job.path("out"));
-    wait_for_trouble(&mut job, "Disk quota exceeded");
-    job.wait_for_progress();
-    let kept: Vec<(u64, bool)> =
-        steps_listed(&job.path("out")).into_iter().filter(|(_, whole)| *whole).collect();
-    assert!(!kept.is_empty() && kept.len() <= before.len() + 1, "{before:?}, {kept:?}");
-    job.disk.as_ref().expect("it has one").lift_quota();
-    let before = steps_of(&job, "checkpoint_saved").len();
-    wait_for_checkpoints(&mut job, before + 1);
-    assert_eq!(job.finish(), 0);
-    assert_eq!(job.sizes(), [1], "no reset");
-    job.assert_exact();
-}
-
-#[test]
-fn c_4_a_full_disk_stops_no_training_and_keeps_the_old_ones() {
-    let Some(disk) = Disk::make("out") else { return };
-    let filler = disk.path().join("filler");
-    let sickness = Sickness { disk: Some(disk), stderr: None };
-    let every = EVERY.to_string();
-    let flags = ["-n", "1", "--checkpoint", "DIR/out", "--checkpoint-every", &every];
-    let mut job = Job::start_sick(sickness, &flags);
-    job.agent("h0", 1);
-    wait_for_checkpoints(&mut job, 1);
-    let mut file = fs::File::create(&filler).expect("ours");
-    let status = job.wait("the trouble in the status", |job| {
-        // An old checkpoint that is removed makes room again.
-        while std::io::Write::write_all(&mut file, &[1; 512]).is_ok() {}
-        job.status().filter(|status| status["checkpoint"]["failed"].is_string())
-    });
-    assert!(status["checkpoint"]["failed"].to_string().contains("No space left"), "{status}");
-    job.wait_for_progress();
-    fs::remove_file(&filler).expect("ours");
-    drop(file);
-    let before = steps_of(&job, "checkpoint_saved").len();
-    wait_for_checkpoints(&mut job, before + 1);
-    assert_eq!(job.finish(), 0);
-    job.assert_exact();
-}
-
-/// A job of two workers that has saved to a disk of its own.
-fn start_on_a_disk() -> Option<Job> {
-    let sickness = Sickness { disk: Some(Disk::make("out")?), stderr: None };
-    let every = EVERY.to_string();
-    let flags = ["-n", "2", "--checkpoint", "DIR/out", "--checkpoint-every", &every];
-    let mut job = Job::start_sick(sickness, &flags);
-    job.agent("h0", 1);
-    job.agent("h1", 1);
-    wait_for_checkpoints(&mut job, 1);
-    Some(job)
-}
-
-/// Waits until the trouble with saves in the status says this.
-fn wait_for_trouble(job: &mut Job, words: &str) {
-    job.wait("the trouble in the status", |job| {
-        let failed = job.status()?["checkpoint"]["failed"].as_str()?.to_owned();
-        failed.contains(words).then_some(())
-    });
-}
-
-#[test]
-fn c_4_a_read_only_disk_stops_no_training() {
-    let Some(mut job) = start_on_a_disk() else { return };
-    job.wait("a moment without a save", |job| job.disk.as_ref()?.remount("ro").then_some(()));
-    wait_for_trouble(&mut job, "Read-only file system");
-    job.wait_for_progress();
-    assert!(job.disk.as_ref().expect("it has one").remount("rw"));
-    let before = steps_of(&job, "checkpoint_saved").len();
-    wait_for_checkpoints(&mut job, before + 1);
-    assert_eq!(job.finish(), 0);
-    assert_eq!(job.sizes().last(), Some(&2));
-    job.assert_exact();
-}
-
-#[test]
-fn c_4_storage_that_hangs_stops_no_training_and_is_named() {
-    let Some(mut job) = start_on_a_disk() else { return };
-    let resets = job.status().expect("a status")["resets"].clone();
-    job.disk.as_ref().expect("it has one").freeze();
-    wait_for_trouble(&mut job, "the save is slow: waiting for");
-    job.wait_for_progress();
-    assert_eq!(job.status().expect("a status")["resets"], resets, "nobody was lost");
-    job.disk.as_ref().expect("it has one").thaw();
-    let before = steps_of(&job, "checkpoint_saved").len();
-    wait_for_checkpoints(&mut job, before + 1);
-    assert_eq!(job.finish(), 0);
     job.assert_exact();
 }
 
@@ -634,47 +483,6 @@ fn c_1_a_job_that_is_stopped_saves_a_commit_first() {
         };
         assert!(step >= reached, "step {step} is saved, {reached} had been reached");
     }
-}
-
-#[test]
-fn c_4_a_job_that_is_stopped_does_not_wait_for_a_disk_that_hangs() {
-    let Some(disk) = Disk::make("stopped") else { return };
-    let folder = disk.path().join("checkpoints");
-    let mut job = start(2, &folder, &["--grace-period", "1"]);
-    wait_for_checkpoints(&mut job, 1);
-    disk.freeze();
-    signal(job.driver_pid(), Signal::SIGINT);
-    let failed = job.wait("the save to be given up", |job| {
-        job.events_of("checkpoint_failed").into_iter().last()
-    });
-    assert!(failed["reason"].as_str().is_some_and(|it| it.contains("--grace-period")), "{failed}");
-    disk.thaw();
-    assert_eq!(job.end(), 130, "{}", job.stderr());
-}
-
-#[test]
-fn c_2_a_folder_that_does_not_answer_a_resume_is_named_and_training_begins_when_it_does() {
-    let Some(disk) = Disk::make("resumed") else { return };
-    let folder = disk.path().join("checkpoints");
-    // What is left of a save is cleared away, which a frozen disk does not answer.
-    fs::create_dir_all(folder.join("step-0000000007")).expect("ours");
-    disk.freeze();
-    let mut job = start(2, &folder, &[]);
-    let folder = folder.display().to_string();
-    let is_said = |words: &Value| {
-        let words = words.as_str().unwrap_or_default();
-        words.contains(&folder) && words.contains("nothing was read for 10 s")
-    };
-    job.wait("the folder in the status", |job| {
-        let warnings = job.status()?["warnings"].as_array()?.clone();
-        warnings.iter().any(is_said).then_some(())
-    });
-    assert!(job.events_of("warning").iter().any(|event| is_said(&event["message"])));
-    disk.thaw();
-    job.wait_for_sizes(&[2]);
-    assert_eq!(job.status().expect("a status")["warnings"], serde_json::json!([]));
-    assert_eq!(job.finish(), 0);
-    job.assert_exact();
 }
 
 #[test]

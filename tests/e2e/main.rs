@@ -2,6 +2,7 @@
 //! scenarios of the design (H-n, X-n).
 
 mod browser;
+mod checkpoint_storage;
 mod checkpoints;
 mod clock;
 mod collector;
