@@ -13,6 +13,7 @@ use crate::data_path::{agent_at, agent_in};
 use crate::network::Network;
 use crate::operate::operate;
 use crate::support::{Job, Random, binary, signal};
+
 /// Commits between two checkpoints of these tests.
 pub(crate) const EVERY: u64 = 20;
 

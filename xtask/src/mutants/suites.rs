@@ -29,7 +29,7 @@ const SEEDS: [(SuiteKind, &[&str], &str); 5] = [
 const PLAIN_LIMIT: Duration = Duration::from_secs(180);
 
 /// Longest time of a suite of tests in seconds: a slower one waits for clocks, and is left out.
-const SLOW_SECONDS: f64 = 30.0;
+const SLOW_SECONDS: f64 = 60.0;
 
 /// Tests that are left out, by a part of their names: a simulated day takes half a minute, which each mutant of that
 /// package would pay, and beside which the package's other tests could not judge in time.
