@@ -12,7 +12,7 @@ use super::{note, say};
 const SHOWN_OF_STRETCH: usize = 3;
 
 pub(crate) fn decisions(arguments: &RecordedRunsArguments) -> anyhow::Result<ExitCode> {
-    let runs = record::read(&arguments.folder)?;
+    let runs = arguments.chosen()?;
     let done = recorded_runs::compare(arguments, &runs, |run| {
         let now = Decisions::of(&run.options);
         let differs = run.differs(&arguments.folder, &now)?;

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
-use sim::decisions::record::{RecordError, RecordedRun};
+use sim::decisions::record::{self, RecordError, RecordedRun};
 
 /// Exit code if something differs from what is recorded.
 pub(super) const DIFFERS: u8 = 6;
 
 /// Number of differing runs that are shown.
 pub(super) const SHOWN_MAX: usize = 5;
+
+/// The kinds of runs.
+const KINDS: [&str; 5] = ["cores", "restart", "actors", "training", "store"];
 
 #[derive(Args, Debug)]
 pub(crate) struct RecordedRunsArguments {
@@ -21,6 +24,9 @@ pub(crate) struct RecordedRunsArguments {
     /// The folder of what is recorded.
     #[arg(long, default_value = "sim/decisions")]
     pub(super) folder: PathBuf,
+    /// Only runs of this kind: the first word of their lines.
+    #[arg(long, conflicts_with = "accept", value_parser = KINDS)]
+    kind: Option<String>,
     /// Threads.
     #[arg(long, default_value_t = 1)]
     pub(super) jobs: usize,
@@ -30,6 +36,22 @@ pub(crate) struct RecordedRunsArguments {
     /// One JSON object at the end, on stdout.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+impl RecordedRunsArguments {
+    /// The runs that are asked for, of those that are recorded.
+    pub(super) fn chosen(&self) -> Result<Vec<RecordedRun>, RecordError> {
+        let mut runs = record::read(&self.folder)?;
+        if let Some(kind) = &self.kind {
+            runs.retain(|run| run.name().split(' ').next() == Some(kind));
+        }
+        Ok(runs)
+    }
+
+    /// Whether all runs are asked for.
+    pub(super) const fn are_all(&self) -> bool {
+        self.kind.is_none()
+    }
 }
 
 /// A run as it is now, and how it differs from what is recorded, if it does.

@@ -10,7 +10,7 @@ use super::recorded_runs::{self, DIFFERS, RecordedRunsArguments, SHOWN_MAX};
 use super::{note, say};
 
 pub(crate) fn states(arguments: &RecordedRunsArguments) -> anyhow::Result<ExitCode> {
-    let runs = record::read(&arguments.folder)?;
+    let runs = arguments.chosen()?;
     let recorded = match arguments.accept {
         true => RecordedStates::default(),
         false => RecordedStates::read(&arguments.folder)?,
@@ -29,7 +29,7 @@ pub(crate) fn states(arguments: &RecordedRunsArguments) -> anyhow::Result<ExitCo
     }
     let differing: Vec<_> = done.iter().filter_map(|it| Some((&it.run, it.differs?))).collect();
     // Runs that were not made would count as a difference of all fields.
-    let fields = match count == runs.len() {
+    let fields = match count == runs.len() && arguments.are_all() {
         true => recorded.parts_that_differ(done.iter().map(|it| &it.now)),
         false => Vec::new(),
     };

@@ -25,6 +25,9 @@ const SEEDS: [(SuiteKind, &[&str], &str); 5] = [
     (SuiteKind::Store, &["--mode", "store"], "0..400"),
 ];
 
+/// The kinds of recorded runs. Each kind is a suite: a mutant that few kinds reach is run against those alone.
+const RECORDED_KINDS: [&str; 5] = ["training", "store", "actors", "restart", "cores"];
+
 /// Time limit of a run without mutants.
 const PLAIN_LIMIT: Duration = Duration::from_secs(180);
 
@@ -124,9 +127,12 @@ pub(crate) fn all(copy: &Copy, built: &Built) -> anyhow::Result<Vec<Suite>> {
         suites.extend(suite(copy, &built.simulation, kind, arguments)?);
     }
     for (kind, command) in [(SuiteKind::Decisions, "decisions"), (SuiteKind::States, "states")] {
-        let arguments = [command, "--folder", "decisions", "--json", "--max-differences", "1"];
-        let arguments = arguments.map(ToOwned::to_owned).to_vec();
-        suites.extend(suite(copy, &built.simulation, kind, arguments)?);
+        for of in RECORDED_KINDS {
+            let arguments = [command, "--folder", "decisions", "--kind", of];
+            let arguments = arguments.into_iter().chain(["--json", "--max-differences", "1"]);
+            let arguments = arguments.map(ToOwned::to_owned).collect();
+            suites.extend(suite(copy, &built.simulation, kind, arguments)?);
+        }
     }
     let drawn = properties::names(&root()?)?;
     for program in &built.tests {
