@@ -282,3 +282,6 @@ impl CheckpointDesk {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
