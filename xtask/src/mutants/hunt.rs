@@ -92,6 +92,9 @@ pub(crate) fn hunt(
                         return;
                     };
                     let outcome = try_one(*number, mutant, suites, options.first);
+                    if outcome.as_ref().is_ok_and(|outcome| outcome.found.is_empty()) {
+                        let _ = writeln!(std::io::stderr(), "not found: {mutant}");
+                    }
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                     done.insert(index, outcome);
                     tell(&done, mutants.len());
