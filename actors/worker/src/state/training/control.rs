@@ -436,6 +436,21 @@ mod tests {
     }
 
     #[test]
+    fn what_happens_in_a_section_is_no_part_of_a_step() {
+        let shared = ControlShared::default();
+        let section = |name: &str| Some(TrainingSection { name: name.to_owned(), within_ms: None });
+        shared.end_steps(1, true);
+        for (name, data_us) in [("eval", 0), (TrainingSection::DATA, 5_000_000)] {
+            shared.turn_to_section(section(name));
+            shared.note_data(Duration::from_secs(5));
+            shared.turn_to_section(None);
+            shared.end_steps(1, true);
+            let steps = shared.progress().steps.expect("a step was measured");
+            assert_eq!(steps.data_us, data_us, "{name}");
+        }
+    }
+
+    #[test]
     fn a_section_that_has_ended_leaves_its_step_measured() {
         let shared = ControlShared::default();
         let section = |name: &str| Some(TrainingSection { name: name.to_owned(), within_ms: None });

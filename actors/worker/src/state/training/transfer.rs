@@ -139,6 +139,8 @@ fn index(ranks: &[u32], rank: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use elastic_collectives::SoloCommunicator;
+
     use super::*;
 
     #[test]
@@ -164,6 +166,16 @@ mod tests {
             }
             assert_eq!(next, length);
         }
+    }
+
+    #[test]
+    fn a_short_commit_arrives_at_once() {
+        let transfer = Transfer { sources: vec![0], takers: vec![0], length: 8, done: 3 };
+        let (mut buffer, mut told) = ([7; 8], Vec::new());
+        let taken =
+            transfer.take(&mut SoloCommunicator::new(), &mut buffer, |arrived| told.push(arrived));
+        taken.expect("a group of one cannot fail");
+        assert_eq!(told, [8]);
     }
 
     #[test]

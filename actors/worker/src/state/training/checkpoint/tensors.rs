@@ -490,7 +490,6 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
     }
 
     fn serialize_seq(self, length: Option<usize>) -> postcard::Result<Self::SerializeSeq> {
-        self.other();
         (&mut *self.output).serialize_seq(length)?;
         self.open(true, false);
         Ok(Compound { noting: self, is_variant: false })
@@ -516,7 +515,6 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
         variant: &'static str,
         _length: usize,
     ) -> postcard::Result<Self::SerializeTupleVariant> {
-        self.other();
         (&mut *self.output).serialize_unit_variant(name, index, variant)?;
         self.variant(variant);
         self.open(true, true);
@@ -524,7 +522,6 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
     }
 
     fn serialize_map(self, length: Option<usize>) -> postcard::Result<Self::SerializeMap> {
-        self.other();
         (&mut *self.output).serialize_map(length)?;
         self.open(false, false);
         Ok(Compound { noting: self, is_variant: false })
@@ -546,7 +543,6 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
         variant: &'static str,
         _length: usize,
     ) -> postcard::Result<Self::SerializeStructVariant> {
-        self.other();
         (&mut *self.output).serialize_unit_variant(name, index, variant)?;
         self.variant(variant);
         self.open(false, false);

@@ -10,12 +10,14 @@ mod saving;
 mod shards;
 mod syncing;
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use elastic_collectives::ReduceOp;
 use elastic_protocol::messages::{Ballot, DriverToWorker, SyncPlan, WorkerToDriver};
 use elastic_protocol::{GenerationId, JobOutcome, JobResult};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Error, State, Worker};
 use cluster::{Cluster, Said};
@@ -204,6 +206,46 @@ fn h_22_a_state_goes_back_to_its_last_commit() {
     state.restore().expect("it decodes");
     assert_eq!((state.counts[3], state.epoch), (8, 0), "modified, committed and restored");
     assert_eq!(state.step().0, 1);
+}
+
+thread_local! {
+    /// The number of values of [`Large`] that exist on this thread, and the most there were.
+    static LARGE: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// A state of which memory holds one beside the commit.
+#[derive(Serialize)]
+struct Large(u64);
+
+impl Large {
+    fn new(value: u64) -> Self {
+        let (exist, most) = LARGE.get();
+        LARGE.set((exist + 1, most.max(exist + 1)));
+        Self(value)
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        let (exist, most) = LARGE.get();
+        LARGE.set((exist - 1, most));
+    }
+}
+
+impl<'de> Deserialize<'de> for Large {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        u64::deserialize(from).map(Self::new)
+    }
+}
+
+#[test]
+fn a_state_that_goes_back_to_its_commit_is_not_there_twice() {
+    let mut state = State::new(Large::new(5));
+    state.save().expect("it encodes");
+    state.0 = 6;
+    state.restore().expect("it decodes");
+    assert_eq!(state.0, 5);
+    assert_eq!(LARGE.get(), (1, 1));
 }
 
 /// Launches each operation in a world of three, all before the first wait.

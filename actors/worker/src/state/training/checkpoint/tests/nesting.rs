@@ -26,7 +26,7 @@ enum Value {
     Text(String),
     Nothing,
     Unit,
-    Variant,
+    Variant(u32),
     Bytes(Vec<u8>),
     /// A block of numbers (`elastic_node::bulk`).
     Block(DataType, Vec<u8>),
@@ -56,7 +56,7 @@ impl Serialize for Value {
             Self::Text(value) => to.serialize_str(value),
             Self::Nothing => to.serialize_none(),
             Self::Unit => to.serialize_unit(),
-            Self::Variant => to.serialize_unit_variant("Enum", 0, VARIANT),
+            Self::Variant(index) => to.serialize_unit_variant("Enum", *index, VARIANT),
             Self::Bytes(bytes) => to.serialize_bytes(bytes),
             Self::Block(numbers, bytes) => {
                 to.serialize_newtype_struct(block_name(*numbers), &Self::Bytes(bytes.clone()))
@@ -289,7 +289,8 @@ fn values() -> impl Strategy<Value = Value> {
         1 => "[a-z]{0,4}".prop_map(Value::Text),
         1 => Just(Value::Nothing),
         1 => Just(Value::Unit),
-        1 => Just(Value::Variant),
+        // The number of the second one is as long as an element.
+        1 => prop::sample::select(vec![0, 1 << 21]).prop_map(Value::Variant),
         1 => prop::collection::vec(any::<u8>(), 0..9).prop_map(Value::Bytes),
         2 => block,
         2 => announced,
