@@ -325,6 +325,7 @@ impl Driven {
         let (deadlines, tell) = (self.control.shared().group_deadlines(), self.control.teller());
         let form = move || {
             // The training function goes first where both share a processor.
+            // Equivalent mutant: only time depends on it.
             std::thread::yield_now();
             form_and_tell(&fabric, &of_job, deadlines, &tell)
         };
