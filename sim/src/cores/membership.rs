@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_driver::{OnFailure, WorkerStanding};
 use elastic_host_manager::{HostState, HostsSnapshot};
-use elastic_protocol::messages::{AgentToDriver, StoppedBy, WorkerToDriver};
+use elastic_protocol::messages::{AgentToDriver, JobPhase, StoppedBy, WorkerToDriver};
 use elastic_protocol::{HostName, NodeId, Stamp, WorkerId};
 
 use super::bounds::SLACK_NS;
@@ -178,10 +178,12 @@ impl World {
         being_stopped: &[WorkerId],
     ) -> Result<(), String> {
         let Some(node) = self.links[link as usize].node.clone() else { return Ok(()) };
+        let now = self.driver_now();
         let Some(cores) = self.driver.cores() else { return Ok(()) };
         // The driver may have refused the agent, or let it wait for the end of the host's former one.
         let has_joined = cores.driver.agents_there().iter().any(|(_, agent)| *agent == node);
-        if !has_joined || cores.driver.result_so_far().is_some() {
+        let phase = cores.driver.glance(now).phase;
+        if !has_joined || matches!(phase, JobPhase::Failed | JobPhase::Succeeded) {
             return Ok(());
         }
         let mut standings = cores.driver.standings();
