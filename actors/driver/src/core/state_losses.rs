@@ -32,6 +32,17 @@ impl DriverCore {
         }
     }
 
+    /// A worker has committed this step. If it is later than all were known to hold, there was training, though the driver has not
+    /// heard that it began: the word of a member that is lost by now may be missing.
+    pub(crate) fn note_later_step(&mut self, now: Time, step: Option<Step>) {
+        if !self.state.is_training()
+            && self.state.committed().is_some_and(|committed| step > Some(committed))
+            && self.state.trained_unseen()
+        {
+            self.record_state(now);
+        }
+    }
+
     /// Records the progress every now and then, for a driver that finds no worker any more.
     pub(crate) fn record_progress(&mut self, now: Time) {
         if self.outbox.keeps_records() && self.state.take_record_due(now) {

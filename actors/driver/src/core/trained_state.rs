@@ -14,7 +14,7 @@ use crate::journal::{Image, JournalRecord, StateLossImage};
 /// Interval between two records of the progress.
 const RECORDED_EVERY: Duration = Duration::from_secs(10);
 
-/// The training time behind a state that was trained while no driver lived, if none is recorded: it is not nothing.
+/// The least training time behind a state that was trained: while no driver lived, or before the driver heard that training began.
 const UNSEEN: Duration = Duration::from_millis(1);
 
 /// Progress of the training state, and its losses.
@@ -87,6 +87,12 @@ impl TrainedState {
     /// committed, whatever is recorded: that counts as [`UNSEEN`] at least. Returns whether that is to be recorded.
     pub(crate) fn resumed(&mut self, now: Time, trains: bool) -> bool {
         self.trains_since = trains.then_some(now);
+        self.trained_unseen()
+    }
+
+    /// The state was trained, whatever the driver was told of it: that counts as [`UNSEEN`] at least. Returns whether that is to be
+    /// recorded.
+    pub(crate) fn trained_unseen(&mut self) -> bool {
         let is_news = self.trained < UNSEEN;
         self.trained = self.trained.max(UNSEEN);
         is_news
@@ -106,7 +112,9 @@ impl TrainedState {
     /// The generation formed last does not train any more.
     pub(crate) fn rests(&mut self, now: Time) {
         self.trained = self.trained_for(now);
-        self.trains_since = None;
+        if self.trains_since.take().is_some() {
+            self.trained_unseen();
+        }
     }
 
     fn trained_for(&self, now: Time) -> Duration {
@@ -177,6 +185,16 @@ mod tests {
             state.rests(Time::ZERO);
             assert!(!state.trained().is_zero(), "recorded to train: {recorded_to_train}");
         }
+    }
+
+    #[test]
+    fn l_1_a_generation_of_whose_begin_and_end_the_driver_hears_at_once_has_trained() {
+        let mut state = TrainedState::default();
+        state.rests(Time::ZERO);
+        assert!(state.trained().is_zero(), "nothing has begun");
+        state.trains(Time::ZERO);
+        state.rests(Time::ZERO);
+        assert_eq!((state.trained(), state.is_training()), (UNSEEN, false));
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl DriverCore {
                 }
                 self.record_progress(now);
                 self.note_committed(now, step);
+                self.note_later_step(now, Some(step));
                 match digests {
                     Some(digests) => self.handle_digests(now, &worker, stamp, digests),
                     None => self.handle_no_digests(&worker, stamp, step),
@@ -194,6 +195,7 @@ impl DriverCore {
             data_address: attach.data_address,
         });
         self.record_commit(worker, attach.commit);
+        self.note_later_step(now, attach.commit.map(|commit| commit.step));
         let welcome = DriverToWorker::Welcome {
             job: self.job,
             term: self.term,
@@ -238,6 +240,7 @@ impl DriverCore {
         }
         self.roster.note_rest(worker, commit);
         self.record_commit(worker, commit);
+        self.note_later_step(now, commit.map(|commit| commit.step));
         if stance.is_gone() {
             // The worker may yet come back with its host, and will not repeat this report.
             return;
