@@ -43,7 +43,7 @@ impl RecordedRunsArguments {
     pub(super) fn chosen(&self) -> Result<Vec<RecordedRun>, RecordError> {
         let mut runs = record::read(&self.folder)?;
         if let Some(kind) = &self.kind {
-            runs.retain(|run| run.name().split(' ').next() == Some(kind));
+            runs.retain(|run| run.kind() == kind);
         }
         Ok(runs)
     }

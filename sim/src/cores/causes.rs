@@ -303,7 +303,7 @@ impl World {
         let alone = orphan.saturating_sub(deadlines.lost * 3).as_nanos() as u64 / 100 * 97;
         let heard_at = self.links[link as usize].heard_at();
         let may_be_orphaned = lost_at.is_some_and(|at| at.min(heard_at) + alone <= self.now);
-        let is_signalled = entry.stopping.terminated_at.or(entry.stopping.killed_at).is_some();
+        let is_signalled = entry.stopping.is_signalled();
         let is_excused = self.lives > 1 || may_be_orphaned || is_signalled;
         if expected && !is_told && !is_excused && !is_over && !status.is_success() {
             return Err(format!("events: the end of {worker} ({status}) is said to be expected"));

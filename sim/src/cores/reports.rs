@@ -39,18 +39,15 @@ impl World {
                     return complain(format!("{} joins as {name} with {slots} slots", entry.name));
                 }
                 for process in live {
-                    let is_so = self.process_of(job, &process.worker).is_some_and(|it| {
-                        let it = &self.processes[it as usize];
+                    let it = self.process_of(job, &process.worker);
+                    let it = it.map(|it| &self.processes[it as usize]).filter(|it| {
                         it.pid() == process.pid && (it.host, it.agent_life) == (host, life)
                     });
-                    if !is_so {
+                    let Some(it) = it else {
                         return complain(format!("{} is said to live", process.worker));
-                    }
+                    };
                     // An actor may carry an order out while it joins.
-                    let is_signalled = self.process_of(job, &process.worker).is_some_and(|it| {
-                        let stopping = &self.processes[it as usize].stopping;
-                        stopping.terminated_at.or(stopping.killed_at).is_some()
-                    });
+                    let is_signalled = it.stopping.is_signalled();
                     let may_be_late = is_signalled && self.hub.is_some();
                     if process.is_being_stopped != is_signalled && !may_be_late {
                         return complain(format!(
@@ -96,7 +93,7 @@ impl World {
                     return complain(format!("{worker} is said to have shown {library:?}"));
                 }
                 let stopping = &process.stopping;
-                let is_signalled = stopping.terminated_at.or(stopping.killed_at).is_some();
+                let is_signalled = stopping.is_signalled();
                 if stopped_by.is_some() != is_signalled {
                     return complain(format!(
                         "{worker} was signalled: {is_signalled}, and stopped by {stopped_by:?}"

@@ -31,6 +31,13 @@ pub(super) struct Stopping {
     pub(super) killed_at: Option<u64>,
 }
 
+impl Stopping {
+    /// Whether its agent has sent SIGTERM or SIGKILL.
+    pub(super) fn is_signalled(&self) -> bool {
+        self.terminated_at.or(self.killed_at).is_some()
+    }
+}
+
 /// An order to stop a worker whose process has not been started yet.
 #[derive(Clone, Debug)]
 pub(super) struct EarlyStop {

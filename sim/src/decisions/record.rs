@@ -111,10 +111,16 @@ impl RecordedRun {
         Self { options, recorded: String::new() }
     }
 
+    /// The kind of the run: its mode, or `restart`.
+    pub fn kind(&self) -> &'static str {
+        let RunOptions { mode, job, .. } = &self.options;
+        if job.is_in_process() { mode.name() } else { "restart" }
+    }
+
     /// The run's name: of its line, and of its file of decisions in words.
     pub fn name(&self) -> String {
-        let RunOptions { seed, hosts, slots, seconds, mode, job, draws, .. } = &self.options;
-        let kind = if job.is_in_process() { mode.name() } else { "restart" };
+        let RunOptions { seed, hosts, slots, seconds, draws, .. } = &self.options;
+        let kind = self.kind();
         format!("{kind} {hosts}x{slots} {seconds}s seed {seed} draws {draws}")
     }
 

@@ -95,8 +95,7 @@ impl DriverCore {
         self.round.lose(worker);
         self.roster.set_stance(now, worker, Stance::Leaving);
         self.not_awaited_in_gather(now, worker);
-        let deadline = now + self.config.deadlines.grace;
-        self.agenda.set(deadline, Timer::Departure(worker.clone()));
+        self.await_departure(now, worker);
         self.count_failure(now, worker, message);
     }
 
@@ -119,9 +118,14 @@ impl DriverCore {
             self.count_failure(now, worker, "it died");
         }
         // A process that has only replaced its program does not end by itself.
+        self.await_departure(now, worker);
+        self.agenda.ask_review(now);
+    }
+
+    /// Gives a worker that goes, or may come back, its grace period.
+    pub(crate) fn await_departure(&mut self, now: Time, worker: &WorkerId) {
         let deadline = now + self.config.deadlines.grace;
         self.agenda.set(deadline, Timer::Departure(worker.clone()));
-        self.agenda.ask_review(now);
     }
 
     /// Handles a process that its agent is stopping without an order of this driver: a former driver gave it, or the
@@ -135,8 +139,7 @@ impl DriverCore {
         let cause = ResetCause::WorkerLeaves { worker: worker.clone(), reason };
         self.roster.set_stance(now, worker, Stance::Leaving);
         self.lose_member(now, worker, &cause, now);
-        let deadline = now + self.config.deadlines.grace;
-        self.agenda.set(deadline, Timer::Departure(worker.clone()));
+        self.await_departure(now, worker);
     }
 
     /// Handles the end of a worker's process, as its agent saw it.
@@ -338,8 +341,7 @@ impl DriverCore {
         let heard_until = self.takeover.is_none().then_some(evidence);
         self.roster.lose_session(now, worker, heard_until);
         self.lose_member(now, worker, &cause, evidence);
-        let deadline = now + self.config.deadlines.grace;
-        self.agenda.set(deadline, Timer::Departure(worker.clone()));
+        self.await_departure(now, worker);
     }
 
     /// Removes the workers of blacklisted hosts at once.

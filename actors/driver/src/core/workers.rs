@@ -316,8 +316,7 @@ impl DriverCore {
             Some(WorkerDeparture::UnderWay) => return self.tell_leave(worker, &reason),
             Some(WorkerDeparture::Asked) => {
                 self.close_slot_of(worker);
-                let deadline = now + self.config.deadlines.grace;
-                self.agenda.set(deadline, Timer::Departure(worker.clone()));
+                self.await_departure(now, worker);
             }
             Some(WorkerDeparture::AskedAgain) => {}
         }
@@ -340,8 +339,7 @@ impl DriverCore {
         self.event(EventKind::WorkerStopped { worker: worker.clone(), reason: reason.to_owned() });
         self.tell_leave(worker, reason);
         // The worker leaves by itself (G-11); if it does not, its departure timer has the agent stop it.
-        let deadline = now + self.config.deadlines.grace;
-        self.agenda.set(deadline, Timer::Departure(worker.clone()));
+        self.await_departure(now, worker);
     }
 
     /// Has the agent stop a worker's process: SIGTERM, and SIGKILL after `grace_ms`. Without an agent, the worker is out of reach.

@@ -1,4 +1,4 @@
-//! What a driver has before its actors begin: its state directory, its address, its journal and the right to act. Called by
+//! Opens a driver before its actors begin: its state directory, its address, its journal and the right to act. Called by
 //! `drive`, for each life of a driver.
 
 use std::net::{SocketAddr, UdpSocket};

@@ -66,6 +66,12 @@ impl Subject {
         self.desk.reach(stamp(generation), Step(step))
     }
 
+    /// Orders a save in time, and takes the order at its commit.
+    fn take(&self, generation: u64, step: u64) -> SaveOrder {
+        assert_eq!(self.order(generation, step), None);
+        self.reach(generation, step).expect("it is due")
+    }
+
     fn give(&self, order: SaveOrder) {
         let commit = SavedCommit {
             bytes: Arc::new(vec![7; 3_000]),
@@ -105,8 +111,7 @@ fn an_order_that_comes_after_its_commit_is_missed() {
 #[test]
 fn a_generation_begins_without_the_orders_of_the_one_before() {
     let subject = Subject::new();
-    subject.order(1, 5);
-    let taken = subject.reach(1, 5).expect("it is due");
+    let taken = subject.take(1, 5);
     subject.give(taken);
     subject.desk.write_next();
     subject.told();
@@ -164,8 +169,7 @@ fn a_part_is_written_and_then_sealed() {
 fn a_writer_that_is_busy_takes_no_second_commit() {
     let subject = Subject::new();
     for step in [5, 6] {
-        subject.order(1, step);
-        let order = subject.reach(1, step).expect("it is due");
+        let order = subject.take(1, step);
         subject.give(order);
     }
     let reason = "this worker is still busy with an earlier save".to_owned();
@@ -174,8 +178,7 @@ fn a_writer_that_is_busy_takes_no_second_commit() {
     subject.desk.write_next();
     assert!(matches!(subject.told()[..], [CheckpointReport::PartSaved { .. }]));
     assert!(!subject.desk.is_write_due());
-    subject.order(1, 7);
-    let order = subject.reach(1, 7).expect("it is due");
+    let order = subject.take(1, 7);
     subject.give(order);
     assert!(subject.desk.is_write_due(), "it is free again");
 }
@@ -183,8 +186,7 @@ fn a_writer_that_is_busy_takes_no_second_commit() {
 #[test]
 fn the_last_commit_of_a_training_waits_for_the_save_before_it() {
     let subject = Subject::new();
-    subject.order(1, 5);
-    let order = subject.reach(1, 5).expect("it is due");
+    let order = subject.take(1, 5);
     subject.give(order);
     subject.order(1, 9);
     // One job waits in the hands of whoever writes, and one behind it.
@@ -202,8 +204,7 @@ fn the_last_commit_of_a_training_waits_for_the_save_before_it() {
     assert_eq!(subject.seal(1, 6), None);
     assert!(subject.desk.is_write_due(), "the last one is sealed");
     subject.desk.begin_generation();
-    subject.order(2, 7);
-    let order = subject.reach(2, 7).expect("it is due");
+    let order = subject.take(2, 7);
     subject.give(order);
     assert!(matches!(subject.told()[..], [CheckpointReport::Failed { .. }]), "as before the end");
 }
@@ -211,8 +212,7 @@ fn the_last_commit_of_a_training_waits_for_the_save_before_it() {
 #[test]
 fn a_commit_that_cannot_be_encoded_is_told() {
     let subject = Subject::new();
-    subject.order(1, 5);
-    let order = subject.reach(1, 5).expect("it is due");
+    let order = subject.take(1, 5);
     subject.desk.fail(&order, "why".to_owned());
     assert_eq!(subject.told(), [CheckpointReport::Failed { reason: "why".to_owned() }]);
 }
