@@ -1,6 +1,6 @@
 //! The Driver actor: a thin shell around [`DriverCore`](crate::DriverCore). It is the parent of the HostManager and the
-//! WorkerStateRegistry, takes what agents and workers say, and carries the core's outputs out. Started by
-//! the driver's process, and by the simulation.
+//! WorkerStateRegistry. It passes the messages of agents and workers to the core, and carries out the core's outputs.
+//! Started by the driver's process, and by the simulation.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -49,7 +49,7 @@ pub trait DriverObserver {
     /// The job is over, and all processes have left.
     fn ended(&mut self, result: &JobResult);
     /// The driver must end at once without a message to anyone. The job goes on without it. `is_outdated`: its journal
-    /// is older than the job, and nobody may lead from it.
+    /// is older than the job, and no driver may lead from it.
     fn abandoned(&mut self, reason: &str, is_outdated: bool);
     /// The driver must end at once without a message to anyone. A standby goes on with the job.
     fn handed_over(&mut self);
@@ -57,7 +57,7 @@ pub trait DriverObserver {
     fn lanes(&self) -> Vec<LaneStatus> {
         Vec::new()
     }
-    /// What became of the job's slot-seconds, as its events tell; none if the process does not account for them.
+    /// The goodput ledger: use of the job's slot-seconds, from its events. None if the process does not account for them.
     fn goodput(&self) -> Option<GoodputStatus> {
         None
     }
@@ -73,7 +73,7 @@ pub trait DriverObserver {
 
 /// Parts of a driver.
 pub struct DriverParts {
-    /// The state machine, and what records it.
+    /// The state machine, with its recorder.
     pub core: RecordedDriver,
     /// Validated settings of the host manager.
     pub host_manager: HostManagerConfig,
@@ -124,7 +124,8 @@ fn error_text(error: &JournalError) -> String {
     }
 }
 
-/// A signal with which the operator ends the job. SIGTERM ends only this driver where others stand by. A second one ends the job at once.
+/// A signal with which the operator ends the job. SIGTERM ends only this driver if there are standbys. A second signal ends
+/// the job at once.
 #[derive(Clone, Copy, Debug)]
 pub struct StopJob {
     /// Signal number: SIGINT is 2, SIGTERM 15.
@@ -167,7 +168,7 @@ impl Message for StandbysChanged {
 /// Report that this driver has lost the leader lease.
 #[derive(Clone, Debug)]
 pub struct Abandon {
-    /// How the lease was lost.
+    /// Reason of the loss.
     pub reason: String,
 }
 
@@ -355,8 +356,8 @@ impl Driver {
         }
     }
 
-    /// Gives the host manager a request of the operator, and hands its decision on. Without a decision the client has no
-    /// answer, and says so.
+    /// Passes a request of the operator to the host manager, and its decision to `answer`. Without a decision the client gets
+    /// no answer, and reports that.
     fn ask_host_manager<M>(
         &self,
         request: M,
@@ -513,7 +514,7 @@ impl Handler<Question<ClientRequest>> for Driver {
     type Result = ();
 
     fn handle(&mut self, question: Question<ClientRequest>, ctx: &mut Context<Self>) {
-        // A worker may look, and not decide about its job.
+        // A worker may ask for the status, but not decide about its job.
         let is_client = question.from.name == NodeName::Client;
         match question.request {
             request if request != ClientRequest::Status && !is_client => {

@@ -164,14 +164,15 @@ impl DriverCore {
             return;
         }
         if self.roster.admit(now, host, join) {
-            // An agent that a launcher started offers as many as there may be: the list says how many are used.
+            // An agent that a launcher started offers the largest possible number of slots: the list gives the number of
+            // used ones.
             let listed = self.roster.seating().listing(host);
             let used = listed.map_or(slots, |listing| listing.slots_of_list.min(slots));
             self.event(EventKind::HostJoined { host: host.clone(), slots: used });
             self.open_slots(host, from.incarnation);
         }
-        // An agent drops what comes before its welcome: it was decided before the driver knew its processes. The welcome
-        // overtakes what waits for the disk, and the agent would obey it then.
+        // An agent drops messages before its welcome: they were decided before the driver knew its processes. The welcome
+        // overtakes messages that wait for the disk, and the agent would obey those after it. So they are withdrawn.
         self.forget_untold(from);
         let welcome = DriverToAgent::Welcome {
             job: self.job,

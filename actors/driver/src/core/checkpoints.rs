@@ -1,4 +1,4 @@
-//! [`Checkpoints`]: when a commit is saved as a durable checkpoint, and what came of it. A part of the core.
+//! [`Checkpoints`]: saves of commits as durable checkpoints, their schedule and their results. A part of the core.
 //!
 //! The driver orders a step that no member has committed yet, since a member keeps its last commit only. Each member
 //! writes a part of it; when all parts are safe, rank 0 makes the checkpoint whole. At most one save is under way. A save
@@ -25,23 +25,24 @@ use super::table::Stance;
 use super::timers::Timer;
 use crate::journal::{CheckpointImage, Image, JournalRecord};
 
-/// Time after which a save that is not complete counts as slow: the status names for whom it waits.
+/// Time after which an incomplete save counts as slow. The status then names the members that it waits for.
 const SAVE_SLOW: Duration = Duration::from_secs(60);
 
-/// Least number of steps between the highest reported step and the one that is ordered. The number doubles whenever a member has
-/// made the commit before the order came, and is halved by each save: a long one makes checkpoints rare.
+/// Least lead of an order: the number of steps between the highest reported step and the one that is ordered. The lead
+/// doubles whenever a member has made the commit before the order came, and each save halves it: a long lead makes
+/// checkpoints rare.
 pub(super) const LEAD_STEPS: u64 = 2;
 
-/// The same number where the job waits for the save, since steps may be long.
+/// The least lead while the job waits for the save, since steps may be long.
 const LEAD_SOON: u64 = 1;
 
-/// Time that such an order may take to reach the members, and their reports before it. The commits of that time are its lead.
+/// Time that such an order, and the members' reports before it, may take. The number of commits in this time is its lead.
 const ORDERED_WITHIN: Duration = Duration::from_millis(500);
 
-/// Time between two saves where all members are about to leave.
+/// Interval between two saves while all members are about to leave.
 pub(super) const HURRIED_EVERY: Duration = Duration::from_secs(2);
 
-/// Most steps of that lead.
+/// Largest lead, in steps.
 const LEAD_STEPS_MAX: u64 = 1 << 20;
 
 /// The save that is under way.
@@ -50,7 +51,7 @@ struct Save {
     stamp: Stamp,
     step: Step,
     began: Time,
-    /// Members whose parts are not safe yet; none: rank 0 makes the checkpoint whole.
+    /// Members whose parts are not safe yet; if empty, rank 0 makes the checkpoint whole.
     waiting_for: BTreeSet<WorkerId>,
     /// The highest step of a member that had made the commit before the order came: the save is in vain. The others' parts are
     /// awaited, since a member that still writes one could not begin another.
@@ -70,7 +71,7 @@ pub(crate) struct Checkpoints {
     last_at: Option<Time>,
     trouble: Option<String>,
     lead: u64,
-    /// Time at which the next save is due; none before training, and where steps decide.
+    /// Time at which the next save is due; none before training, and if saves go by steps.
     due_at: Option<Time>,
     /// Highest step that a member is known to have reached, beside its reports of progress.
     reached: Step,
@@ -92,7 +93,7 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// What a former driver has recorded.
+    /// The state at the start of a driver: the last checkpoint is taken from the journal's image, the rest is empty.
     pub(crate) fn restored(image: Option<&Image>) -> Self {
         Self {
             save: None,
@@ -155,8 +156,8 @@ impl Checkpoints {
         self.save.as_ref().is_some_and(|save| save.step < step)
     }
 
-    /// Workers without which the save under way cannot end: those whose parts are not safe yet, and whoever is to make it whole
-    /// after that.
+    /// Workers without which the save under way cannot end: those whose parts are not safe yet, and the one that makes the
+    /// checkpoint whole after that.
     pub(crate) fn needed(&self) -> Vec<WorkerId> {
         let Some(save) = &self.save else { return Vec::new() };
         save.waiting_for.iter().chain([&save.sealer]).cloned().collect()
@@ -169,13 +170,14 @@ impl Checkpoints {
 }
 
 impl DriverCore {
-    /// Where the members of the generation formed last find a state that none of them holds.
+    /// The folder in which the members of the generation formed last look for a checkpoint, since none of them holds a
+    /// commit. None if they begin from a commit, by restart, or if the job has no checkpoints.
     pub(crate) fn checkpoint_source(&self) -> Option<CheckpointSource> {
         let settings = self.config.checkpoint.as_ref()?;
         if self.round.current()?.began_from.is_some() || self.is_by_restart() {
             return None;
         }
-        // The choice is about the job's beginning. What it has saved itself is always better than nothing.
+        // The operator's choice is about the job's beginning. A checkpoint that the job has saved itself is always preferred.
         let is_first = self.checkpoints.last.is_none();
         let exactly = match &settings.resume {
             ResumeFrom::Exactly(directory) if is_first => Some(directory.clone()),
@@ -205,8 +207,8 @@ impl DriverCore {
         self.record(&JournalRecord::CheckpointSaved { checkpoint });
     }
 
-    /// A generation trains, or trains on: the save that is due next has its timer, which may have passed while training was about to
-    /// stop.
+    /// Sets the timer of the next save, since a generation trains, or trains on. The timer may have passed while training was
+    /// about to stop.
     pub(crate) fn go_on_saving(&mut self, now: Time) {
         let Some(settings) = &self.config.checkpoint else { return };
         if let CheckpointEvery::Period(period) = settings.every {
@@ -216,7 +218,7 @@ impl DriverCore {
         self.consider_checkpoint(now);
     }
 
-    /// The generation formed last does not train any more: a save of it cannot be completed.
+    /// Gives up the save under way, since the generation formed last does not train any more and cannot complete it.
     pub(crate) fn end_checkpoints(&mut self) {
         self.checkpoints.save = None;
         self.checkpoints.reached = Step::default();
@@ -249,7 +251,7 @@ impl DriverCore {
         self.order_save(now, Step(step));
     }
 
-    /// How often a commit is saved now: as the job has it, or soon after each other where all members are about to leave.
+    /// Interval between saves: that of the job's settings, or a short one while all members are about to leave.
     fn checkpoint_every(&self) -> Option<CheckpointEvery> {
         let every = self.config.checkpoint.as_ref()?.every;
         Some(match self.checkpoints.is_hurried {
@@ -283,8 +285,8 @@ impl DriverCore {
         steps.max().unwrap_or_default()
     }
 
-    /// Members that all are about to leave, since all hosts have been given notice, take the state with them: saves follow
-    /// each other from now on.
+    /// Has saves follow each other from now on if all members are about to leave, since all hosts have been given notice: the
+    /// members take the state with them.
     pub(crate) fn hurry_checkpoints_of_leavers(&mut self, now: Time) {
         let Some(current) = self.round.current() else { return };
         let draining = self.roster.seating().draining();
@@ -344,7 +346,7 @@ impl DriverCore {
         })
     }
 
-    /// A save is due or slow, or a load is slow.
+    /// Handles the timer of checkpoints: a save is due or slow, or a load is slow.
     pub(crate) fn handle_checkpoint_timer(&mut self, now: Time) {
         self.review_load(now);
         if let Some(save) = self.checkpoints.save.as_mut().filter(|save| save.slow_at <= now) {
@@ -356,7 +358,7 @@ impl DriverCore {
         self.consider_stop(now);
     }
 
-    /// Says for whom a save waits, unless its commit has not been made yet.
+    /// Tells of the members that a slow save waits for, unless its commit has not been made yet.
     fn tell_of_slow_save(&mut self) {
         let Some(save) = &self.checkpoints.save else { return };
         let has_reached = |worker: &&WorkerId| {
@@ -440,8 +442,8 @@ impl DriverCore {
         }
     }
 
-    /// A member has missed the step that is being saved, or has done its part of such a save. Another step is ordered when all
-    /// have answered; after the end of training at once, since a last save queues behind the part before.
+    /// Notes that a member has missed the step that is being saved, or has done its part of such a save. Another step is
+    /// ordered when all have answered; after the end of training at once, since a last save queues behind the part before.
     fn save_is_missed_by(&mut self, now: Time, worker: &WorkerId, reached: Option<Step>) {
         let Some(save) = &mut self.checkpoints.save else { return };
         save.waiting_for.remove(worker);
@@ -458,7 +460,7 @@ impl DriverCore {
         }
     }
 
-    /// Says why a step was not saved.
+    /// Reports that a step was not saved, with the reason.
     pub(crate) fn tell_of_failed_save(&mut self, step: Step, reason: String) {
         self.checkpoints.trouble =
             Some(format!("the checkpoint of step {step} was not saved: {reason}"));
@@ -470,7 +472,7 @@ impl DriverCore {
         matches!(every, Some(CheckpointEvery::Steps(_)))
     }
 
-    /// A member has got on. A save that failed is followed by another one once its step is reached.
+    /// Notes a member's commit. After a failed save, another one follows once its step is reached.
     pub(crate) fn note_committed(&mut self, now: Time, step: Step) {
         self.checkpoints.pace.handle_step(now, step);
         if self.checkpoints.failed.is_some() {
@@ -478,7 +480,7 @@ impl DriverCore {
         }
     }
 
-    /// A save of this step has ended, with success or not.
+    /// Handles the end of a save of this step, with success or not.
     fn await_next_save(&mut self, now: Time, step: Step) {
         if is_planted(Bug::OneSaveAGeneration) {
             return;
@@ -507,7 +509,7 @@ impl DriverCore {
         }
     }
 
-    /// Handles the root's word on the checkpoint that training begins from.
+    /// Handles the root's report of the checkpoint that training begins from.
     pub(crate) fn handle_resumed(
         &mut self,
         now: Time,
@@ -532,8 +534,8 @@ impl DriverCore {
         }
     }
 
-    /// The root has not found the checkpoint that this job saved last: its folder may not be mounted. The steps since the one
-    /// that it begins from are lost, too.
+    /// Handles a root that has not found the checkpoint that this job saved last: its folder may not be mounted. The steps
+    /// since the one that it begins from are lost, too.
     fn handle_missing_checkpoint(&mut self, now: Time, saved: Step, found: Option<Step>) {
         let Some(settings) = &self.config.checkpoint else { return };
         let what = format!(
@@ -548,7 +550,7 @@ impl DriverCore {
         let begins_at = found.unwrap_or_default();
         let message = format!("{what}: training begins again at step {begins_at}");
         self.event(EventKind::Warning { message });
-        // It is missed once: what is lost with it is told and counted.
+        // Its loss is told and counted only once.
         self.checkpoints.last = None;
         self.record(&JournalRecord::CheckpointGone);
         if found.is_none() {
@@ -558,7 +560,7 @@ impl DriverCore {
         }
     }
 
-    /// The root can load no checkpoint. Another root would read the same files, so the job ends, and no host is to blame.
+    /// Ends the job, since the root can load no checkpoint. Another root would read the same files, and no host is at fault.
     pub(crate) fn handle_not_resumed(&mut self, now: Time, stamp: Stamp, reason: &str) {
         if self.round.stamp() != Some(stamp) {
             return self.drop_message();
@@ -568,7 +570,7 @@ impl DriverCore {
         self.fail(now, &shorten(reason), Some(hint));
     }
 
-    /// The last checkpoint of this job, where it is still told to save any.
+    /// The last checkpoint of this job; none if it does not save any now.
     fn last_checkpoint(&self) -> Option<CheckpointImage> {
         self.config.checkpoint.as_ref().and_then(|_| self.checkpoints.last())
     }
@@ -578,8 +580,8 @@ impl DriverCore {
         self.last_checkpoint().map(|checkpoint| checkpoint.step)
     }
 
-    /// Whether the last checkpoint is of a later generation than these commits are. Who holds a commit of its generation, or of a
-    /// later one, holds that step or a later one: a checkpoint is whole once all members have made its commit.
+    /// Whether the last checkpoint is of a later generation than all of these commits. A checkpoint is whole only once all
+    /// members have made its commit. So a worker with a commit of the same or a later generation holds its step or a later one.
     pub(crate) fn is_checkpoint_later(&self, held: impl IntoIterator<Item = GenerationId>) -> bool {
         self.last_checkpoint()
             .is_some_and(|last| held.into_iter().all(|held| held < last.generation))

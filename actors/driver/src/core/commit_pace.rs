@@ -1,5 +1,5 @@
-//! [`CommitPace`]: how many commits a generation makes in a time, by its members' reports. Kept in `Checkpoints`, which orders a
-//! save so far ahead that no member has made the commit when the order comes.
+//! [`CommitPace`]: the rate of commits of a generation, by its members' reports. Kept in `Checkpoints`, which orders a save
+//! so far ahead that no member has made the commit when the order comes.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) struct CommitPace {
 }
 
 impl CommitPace {
-    /// A member has reported this step.
+    /// Takes a member's report of this step.
     pub(crate) fn handle_step(&mut self, now: Time, step: Step) {
         let is_next = self.last.is_none_or(|(at, last)| at + COMPARED_AFTER <= now && last < step);
         if is_next {
@@ -25,7 +25,7 @@ impl CommitPace {
         }
     }
 
-    /// Commits that are made in a time at most, by that pace; 0 if it is not known.
+    /// Number of commits in a time by that rate, rounded up; 0 if the rate is not known.
     pub(crate) fn commits_in(&self, time: Duration) -> u64 {
         let (Some((from, first)), Some((to, last))) = (self.before, self.last) else { return 0 };
         let pace = (last.0 - first.0) as f64 / to.since(from).as_secs_f64();

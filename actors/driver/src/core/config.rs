@@ -61,7 +61,7 @@ pub enum OnStraggler {
     Replace,
 }
 
-/// A command of the operator's that says by its exit code whether a host is well.
+/// The operator's health check: a command whose exit code tells whether a host is healthy.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HealthCheck {
     /// The command, for the shell of the host.
@@ -97,16 +97,16 @@ pub enum ElasticMode {
     Restart,
 }
 
-/// When a checkpoint is saved.
+/// Interval between checkpoints.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum CheckpointEvery {
-    /// So long after the last save has ended.
+    /// This time after the last save has ended.
     Period(Duration),
     /// At steps that are multiples of this.
     Steps(u64),
 }
 
-/// What a job begins from whose workers hold no commit.
+/// Start of a job of which no worker holds a commit.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum ResumeFrom {
     /// The newest checkpoint that is whole; the start if there is none.
@@ -123,13 +123,13 @@ pub enum ResumeFrom {
 pub struct CheckpointSettings {
     /// The directory, which all hosts share.
     pub directory: String,
-    /// When one is saved.
+    /// Interval between saves.
     pub every: CheckpointEvery,
     /// Number of checkpoints to keep.
     pub keep: u32,
     /// Most bytes a second that one worker writes; none: no bound.
     pub bytes_per_s: Option<u64>,
-    /// What the job begins from.
+    /// Start of the job while no worker holds a commit.
     pub resume: ResumeFrom,
 }
 
@@ -138,12 +138,12 @@ pub struct CheckpointSettings {
 pub struct DriverConfig {
     /// Number of workers to start with; none: all slots known at the start.
     pub np: Option<u32>,
-    /// Least number of workers to go on with; none: as many as it started with.
+    /// Least number of workers to go on with; none: the number that the job started with.
     pub min_np: Option<u32>,
     /// Most workers; none: no cap but that of `shards`.
     pub max_np: Option<u32>,
-    /// Logical shards of the batch plan, for the life of the job; none: the program says them, or has none. A world has at
-    /// most as many workers.
+    /// Logical shards of the batch plan, for the life of the job; none: the program sets them, or has none. A world has at
+    /// most this number of workers.
     #[serde(default)]
     pub shards: Option<u32>,
     /// Number of allowed resets, planned ones included; none: any number.
@@ -153,8 +153,8 @@ pub struct DriverConfig {
     /// Time after which a slot's earlier failures are forgiven, counted from the first training after the last
     /// failure. A process of the slot must train then. Default 10 min.
     pub forgiven_after: Duration,
-    /// How long the slot of a member that was replaced is used last of all: so long at first, and twice as long each
-    /// further time, at most twelve times as long. Default 10 min.
+    /// First cool-down of a slot after its member was replaced. During a cool-down the slot is used last of all. The
+    /// cool-down doubles with each further replacement, up to twelve times its first length. Default 10 min.
     #[serde(default = "default_cool_down")]
     pub cool_down: Duration,
     /// Most replacements within an hour; the members of one host that are replaced together count as one. Default 4.
@@ -163,11 +163,11 @@ pub struct DriverConfig {
     /// The check of a host whose worker was replaced; none: hosts are not checked.
     #[serde(default)]
     pub health_check: Option<HealthCheck>,
-    /// How long shards are not dealt anew after they were (`OnStraggler::Rebalance`): so long at first, and twice as long after
-    /// each further time within an hour, at most twelve times as long. Default 30 s.
+    /// First cool-down between two deals of shards (`OnStraggler::Rebalance`). It doubles with each further deal within an
+    /// hour, up to twelve times its first length. Default 30 s.
     #[serde(default = "default_rebalance_cool_down")]
     pub rebalance_cool_down: Duration,
-    /// How often at most shards are dealt anew within an hour. Default 6.
+    /// Most deals of shards within an hour. Default 6.
     #[serde(default = "default_rebalances_max")]
     pub rebalances_max: u32,
     /// Number of journal records after a snapshot before the next one is written. Default 4096.
@@ -181,7 +181,7 @@ pub struct DriverConfig {
     pub on_total_loss: Option<OnTotalLoss>,
     /// Answer to a member for which others wait for too long. Default: its stacks are shown.
     pub on_hang: OnHang,
-    /// Longest time that others may wait for a member in a collective; none: what is usual is learnt.
+    /// Longest time that others may wait for a member in a collective; none: the limit is learnt from earlier waits.
     pub hang_timeout: Option<Duration>,
     /// Answer to a member that is slower than the others. Default: it is named.
     #[serde(default)]
@@ -208,7 +208,7 @@ pub struct DriverConfig {
     pub output: OutputSettings,
     /// Name of the job for scripts of torch (`TORCHELASTIC_RUN_ID`); none: the job's id.
     pub run_id: Option<String>,
-    /// Number of hosts, where the job is started on each of them (`--nnodes`): a host that was told another one is refused.
+    /// Number of hosts, if the job is started on each of them (`--nnodes`). A host that was given another number is refused.
     #[serde(default)]
     pub nodes: Option<NodeCount>,
     /// Address at which workers reach the driver (`ELASTIC_DRIVER`).
@@ -252,7 +252,7 @@ pub enum InvalidDriverConfig {
         /// The option's value.
         larger_value: u32,
     },
-    /// A number of workers of whom some would have no shard.
+    /// A number of workers that is larger than the number of shards.
     #[error(
         "{name} ({workers}) is larger than --shards ({shards}): a worker without a shard has nothing to do"
     )]
@@ -264,15 +264,15 @@ pub enum InvalidDriverConfig {
         /// The number of shards.
         shards: u32,
     },
-    /// A batch plan with nothing to deal out.
+    /// A batch plan with a single shard.
     #[error("--shards must be at least 2: one shard is one worker's alone")]
     OneShard,
-    /// Checkpoints of programs that the library has no state of.
+    /// Checkpoints of programs whose state the library does not hold.
     #[error(
         "--checkpoint saves the state of programs that use the library, and --mode restart runs those that do not"
     )]
     CheckpointByRestart,
-    /// Replacing members that say nothing of their steps and collectives.
+    /// Replacing members that do not report their steps and collectives.
     #[error(
         "{flag} {answer} needs to know the steps of programs that use the library, and --mode restart runs those that do \
          not"

@@ -17,17 +17,17 @@ use super::table::{PeerLink, Stance};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
-/// The signal whose exit code a job has that a client ended.
+/// The signal that gives the exit code of a job that a client ended.
 const SIGINT: i32 = 2;
 
 /// Time after the end of the training after which processes that are still there are named. A program may have data to
 /// write then; but a thread that it has forgotten keeps its process for ever.
 const SLOW_END_AFTER: Duration = Duration::from_secs(5);
 
-/// How long the end of a job may take to be stored before it is told all the same.
+/// Deadline for storing the end of a job. After it, the end is told without being stored.
 const STORED_WITHIN: Duration = Duration::from_secs(60);
 
-/// As [`STORED_WITHIN`], where the job is ended at once: a second signal ends the driver's process after two seconds.
+/// As [`STORED_WITHIN`], for a job that is ended at once: a second signal ends the driver's process after two seconds.
 const STORED_AT_ONCE_WITHIN: Duration = Duration::from_secs(1);
 
 impl DriverCore {
@@ -75,7 +75,8 @@ impl DriverCore {
         }
     }
 
-    /// A takeover is over: ends the job that was to end meanwhile. Before, the driver did not know all whom it has to tell.
+    /// Ends a job that was asked to end during the takeover, now that the takeover is over. Before, the driver did not know
+    /// all agents and workers that it has to tell.
     pub(crate) fn stop_after_takeover(&mut self, now: Time) {
         if let Some((signal, reason)) = self.stop_asked.take() {
             self.stop(now, signal, reason);
@@ -230,7 +231,7 @@ impl DriverCore {
         }
     }
 
-    /// The job has ended: tells the workers, which end by themselves then.
+    /// Tells the workers that the job has ended. They end by themselves then.
     pub(crate) fn dismiss_workers(&mut self, now: Time) {
         let RoundPhase::Ending { result, .. } = self.round.phase() else { return };
         let result = result.clone();
@@ -269,7 +270,7 @@ impl DriverCore {
         }
     }
 
-    /// Text that names the processes that a finished job waits for, and until when.
+    /// The processes that a finished job waits for, and the rest of the wait, in words.
     pub(crate) fn awaited_ends(&self, now: Time) -> Option<String> {
         let RoundPhase::Ending { result, deadline, agents_told: false } = self.round.phase() else {
             return None;
@@ -379,8 +380,8 @@ impl DriverCore {
         }
     }
 
-    /// The end of the job was to be stored by now: a driver that acts after this one would go on with the job. On a disk that is dead
-    /// or frozen it never is, and workers would stay with nobody there to end them. So it is told without.
+    /// Tells the end of the job although it is not stored, since its deadline has passed. A successor of this driver would go
+    /// on with the job. But on a dead or frozen disk the end is never stored, and no driver would be left to end the workers.
     pub(crate) fn handle_unstored_end(&mut self) {
         let is_planted = is_planted(Bug::UnstoredEndNotTold);
         if !self.round.phase().is_over() || !self.is_held() || is_planted {
@@ -394,7 +395,8 @@ impl DriverCore {
         self.event(EventKind::Warning { message });
     }
 
-    /// Ends the job without waiting for anybody, and hardly for the journal: see [`handle_unstored_end`](Self::handle_unstored_end).
+    /// Ends the job without waiting for agents and workers, and hardly for the journal: see
+    /// [`handle_unstored_end`](Self::handle_unstored_end).
     fn end_at_once(&mut self, now: Time) {
         match self.outbox.trouble() {
             _ if is_planted(Bug::UnstoredStopWaits) => {}

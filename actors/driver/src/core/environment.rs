@@ -1,5 +1,5 @@
 //! The environment variables of a worker's process (design: "The outer contract"), and host names for people. Called
-//! where workers are started.
+//! when workers are started.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Events of the driver's core: what the event log, the terminal, the page and metrics are told. `journaling` puts them among the
-//! outputs; observers outside of the core read them.
+//! Events of the driver's core. The event log, the terminal, the page and the metrics are made from them. The core puts
+//! them among its outputs. Observers outside of the core read them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ pub struct DriverEvent {
     pub kind: EventKind,
 }
 
-/// Kinds of events. What reads the log reads them back as these types (`observe`).
+/// Kinds of events. Readers of the log (`observe`) parse them into these types again.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
@@ -53,7 +53,7 @@ pub enum EventKind {
         host: HostName,
         /// The last failure.
         reason: String,
-        /// For how long, in milliseconds; none: for good.
+        /// Duration in milliseconds; none: for good.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ms: Option<f64>,
     },
@@ -121,7 +121,7 @@ pub enum EventKind {
         /// The worker.
         #[serde(with = "event_form::text")]
         worker: WorkerId,
-        /// What the system said.
+        /// Reason of the failed start, such as the operating system's error message.
         reason: String,
     },
     /// The kernel's OOM killer has ended a worker's process. Follows its exit.
@@ -129,7 +129,7 @@ pub enum EventKind {
         /// The worker.
         #[serde(with = "event_form::text")]
         worker: WorkerId,
-        /// Where the kernel counted it.
+        /// Reading of the kernel's OOM counters, in words that follow the worker's name and `was`.
         detail: String,
     },
     /// A worker was told to end, and why.
@@ -167,23 +167,23 @@ pub enum EventKind {
         pid: Option<u32>,
         /// The collective that the others wait in, such as `all_reduce, call 17`.
         operation: String,
-        /// How many wait.
+        /// Number of members that wait.
         waiting: usize,
-        /// How long they have waited, in milliseconds.
+        /// Time for which they have waited, in milliseconds.
         late_ms: u64,
-        /// What the worker's process does instead, in words that follow its name.
+        /// Present activity of the worker's process, in words that follow its name.
         doing: String,
-        /// The Python stack of each of its threads; none where there is none, or where it is not wanted.
+        /// The Python stack of each of its threads; none if there is none, or if it is not wanted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stack: Option<String>,
-        /// The native stack of its main thread; none where it is not wanted, or cannot be had.
+        /// The native stack of its main thread; none if it is not wanted, or cannot be had.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         native_stack: Option<String>,
-        /// By restart, why it is taken to hang, and how sure that is.
+        /// Grounds on which a member by restart is taken to hang, and how sure they are; none for other members.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grounds: Option<HangGrounds>,
-        /// For a process that somebody has stopped: how long it has not been heard, in milliseconds. It is given up for that,
-        /// and its reset follows.
+        /// Time since a stopped process was last heard, in milliseconds. The worker is given up for its silence, and the reset
+        /// follows. None for other hangs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         silent_ms: Option<u64>,
     },
@@ -192,7 +192,7 @@ pub enum EventKind {
         /// The worker.
         #[serde(with = "event_form::text")]
         worker: WorkerId,
-        /// How long the others had waited for it, in milliseconds.
+        /// Time for which the others had waited for it, in milliseconds.
         ms: f64,
         /// Whether the wait counts among the usual ones of steps from now on. It does not if the process was stopped or
         /// frozen, had not committed yet, or was in a section of its program, nor if it goes on for other members.
@@ -209,16 +209,16 @@ pub enum EventKind {
         ranks: Vec<u32>,
         /// Whether its host is at fault: several of its members are slow, and none elsewhere.
         is_host: bool,
-        /// How many times as long as the median of its peers it computes.
+        /// Ratio of its time of computation to the median of its peers' times.
         factor: f64,
-        /// How many times as long as before it computes; absent while too little is known.
+        /// Ratio of its time of computation to its own usual time before; absent while too little is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         own_factor: Option<f64>,
         /// Its time of computation in a step, in milliseconds.
         compute_ms: f64,
         /// The median of its peers' times, in milliseconds.
         peers_ms: f64,
-        /// How long it has been slow, in milliseconds.
+        /// Time for which it has been slow, in milliseconds.
         slow_ms: f64,
     },
     /// A member that was named as slow is as fast as the others again.
@@ -228,7 +228,7 @@ pub enum EventKind {
         worker: WorkerId,
         /// Its rank.
         rank: u32,
-        /// How long it was slow, in milliseconds.
+        /// Time for which it was slow, in milliseconds.
         ms: f64,
     },
     /// A link between two hosts carries data more slowly than the others do, and its receiver waits for that in each step.
@@ -240,15 +240,15 @@ pub enum EventKind {
         /// The host at fault, if all of its links in this direction are slow; absent if it is this link alone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         host: Option<HostName>,
-        /// How many times as fast the median of the other links is.
+        /// Ratio of the median of the other links' rates to its rate.
         factor: f64,
         /// Its rate, in megabytes a second.
         rate_mb_per_s: f64,
         /// The median of the others' rates, in megabytes a second.
         others_mb_per_s: f64,
-        /// What its receiver loses in a step, in milliseconds.
+        /// Delay that the slow link adds to a step of the receiver, in milliseconds.
         loss_ms: f64,
-        /// How long it has been slow, in milliseconds.
+        /// Time for which it has been slow, in milliseconds.
         slow_ms: f64,
     },
     /// A link that was named as slow is as fast as the others again.
@@ -257,26 +257,26 @@ pub enum EventKind {
         from: HostName,
         /// The host that receives.
         to: HostName,
-        /// How long it was slow, in milliseconds.
+        /// Time for which it was slow, in milliseconds.
         ms: f64,
     },
-    /// What the time of the members' steps went into, beside their computation. Told every 30 s, every 5 s while a
-    /// member is named as slow, when one is named, and when a generation ends.
+    /// Shares of the members' step time that were not computation. Written every 30 s, every 5 s while a member is named as
+    /// slow, when one is named, and when a generation ends.
     StepsMeasured {
-        /// The time that it is about, up to now, in milliseconds.
+        /// Length of the measured span, which ends now, in milliseconds.
         ms: f64,
-        /// Share of it in which the members' training threads waited for data.
+        /// Share of the span in which the members' training threads waited for data.
         data: f64,
-        /// Share of it in which they made the copies of their commits.
+        /// Share in which they copied the state for their commits.
         commit: f64,
-        /// Share of it in which they waited for members that were named as slow.
+        /// Share in which they waited for members that were named as slow.
         straggler: f64,
-        /// The slowest of those; absent where there is none.
+        /// The slowest of these stragglers; absent if nobody waited for one.
         #[serde(default, with = "event_form::texts", skip_serializing_if = "Vec::is_empty")]
         slowest: Vec<WorkerId>,
     },
     /// A member is replaced, since it hangs or is slow (`--on-hang replace`, `--on-straggler replace`). Its slot rests for
-    /// a cool-down: it is used only where there would be fewer workers than `--min-np` without it.
+    /// a cool-down: it is used only if there would be fewer workers than `--min-np` without it.
     WorkerReplaced {
         /// The worker.
         #[serde(with = "event_form::text")]
@@ -287,9 +287,9 @@ pub enum EventKind {
         ranks: Vec<u32>,
         /// Whether the host is at fault, and all of its members are replaced.
         is_host: bool,
-        /// Why.
+        /// Reason of the replacement.
         why: ReplacedFor,
-        /// How many spare slots take their places; without one, the job goes on with fewer workers.
+        /// Number of spare slots that take their places; without one, the job goes on with fewer workers.
         spares: u32,
         /// The longest cool-down of these slots, in seconds.
         rest_s: f64,
@@ -301,12 +301,12 @@ pub enum EventKind {
         worker: WorkerId,
         /// Its rank.
         rank: u32,
-        /// Why it should be.
+        /// Reason for which it should be replaced.
         why: ReplacedFor,
-        /// Why it is not.
+        /// Reason for which it is not replaced.
         reason: String,
     },
-    /// The effect of a replacement: how long steps take in the generation after it.
+    /// Effect of a replacement: the duration of steps in the generation after it.
     ReplacementTook {
         /// The worker that was replaced.
         #[serde(with = "event_form::text")]
@@ -318,7 +318,7 @@ pub enum EventKind {
         world_before: u32,
         /// The world size now.
         world_size: u32,
-        /// Median of the steps before, in milliseconds; absent where the job stood still.
+        /// Median of the steps before, in milliseconds; absent if the job stood still.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         before_ms: Option<f64>,
         /// Median of the steps now, in milliseconds.
@@ -340,22 +340,22 @@ pub enum EventKind {
     HealthCheckFailed {
         /// The host.
         host: HostName,
-        /// These slots.
+        /// The slots of the host that are at rest.
         slots: Vec<u32>,
-        /// How the check ended.
+        /// Reason of the failure.
         reason: String,
         /// The last lines of its output.
         output: String,
     },
-    /// Slow members are to carry fewer logical shards, or those that are fast again as many as the others
-    /// (`--on-straggler rebalance`): the same members begin the next generation with another deal.
+    /// Shards are dealt anew (`--on-straggler rebalance`): slow members are to carry fewer logical shards, or members that
+    /// are fast again as many as the others. The same members begin the next generation with the new deal.
     ShardsRebalanced {
         /// The workers whose paces have changed.
         #[serde(with = "event_form::texts")]
         workers: Vec<WorkerId>,
         /// Their ranks.
         ranks: Vec<u32>,
-        /// How many times as long as its peers each of them takes for a shard; 1 for those that are fast again.
+        /// Ratio of each one's time for a shard to its peers' time; 1 for those that are fast again.
         factors: Vec<f64>,
         /// The number of shards of each rank before.
         counts_before: Vec<u32>,
@@ -363,7 +363,7 @@ pub enum EventKind {
         shard_counts: Vec<u32>,
         /// Median of the steps before, in milliseconds.
         before_ms: f64,
-        /// The expected one after it, in milliseconds.
+        /// Expected median of the steps after the deal, in milliseconds.
         predicted_ms: f64,
     },
     /// A slow member does not carry fewer shards, although the operator wants it.
@@ -373,10 +373,10 @@ pub enum EventKind {
         worker: WorkerId,
         /// Its rank.
         rank: u32,
-        /// Why not.
+        /// Reason for which it does not.
         reason: String,
     },
-    /// The effect of another deal of shards: how long steps take by it.
+    /// Effect of a new deal of shards: the duration of steps with it.
     RebalanceTook {
         /// The workers whose paces had changed.
         #[serde(with = "event_form::texts")]
@@ -385,32 +385,32 @@ pub enum EventKind {
         shard_counts: Vec<u32>,
         /// Median of the steps before, in milliseconds.
         before_ms: f64,
-        /// The expected one, in milliseconds.
+        /// Expected median of the steps, in milliseconds.
         predicted_ms: f64,
         /// Median of the steps now, in milliseconds.
         after_ms: f64,
     },
-    /// Members hold an array otherwise than the majority, or no majority agrees on it.
+    /// Members hold another content of an array than the majority, or no majority agrees on it.
     ReplicasDiffer {
         /// The array, as the program names it.
         tensor: String,
-        /// The first commit in which it was seen.
+        /// Step of the first commit in which the difference was seen.
         step: u64,
         /// The workers; without a majority, all.
         #[serde(with = "event_form::texts")]
         workers: Vec<WorkerId>,
         /// Their ranks.
         ranks: Vec<u32>,
-        /// How many ranks agree with each other.
+        /// Number of ranks that agree with each other.
         agreeing: u32,
-        /// How many were compared.
+        /// Number of ranks that were compared.
         members: u32,
     },
     /// An array is not compared between the members.
     NotCompared {
         /// The array; empty: the whole state.
         tensor: String,
-        /// Why, in words that follow its name.
+        /// The reason, in words that follow the array's name.
         reason: String,
     },
     /// A generation is to end.
@@ -418,7 +418,7 @@ pub enum EventKind {
         /// The reason.
         #[serde(flatten, with = "event_form::cause")]
         cause: ResetCause,
-        /// How the generation ends.
+        /// Way in which the generation ends.
         way: ResetWay,
     },
     /// A planned end was called off.
@@ -460,7 +460,7 @@ pub enum EventKind {
         committed: u64,
         /// Step at which training goes on; 0: from the start.
         begins_at: u64,
-        /// Lost steps, with those after the last commit; at least so many.
+        /// Least number of lost steps, with those after the last commit.
         steps_lost: u64,
     },
     /// A new driver takes over from a former one.
@@ -552,7 +552,7 @@ pub struct HostResetMs {
     pub first_step: Option<f64>,
 }
 
-/// Why a member is replaced.
+/// Reason for which a member is replaced.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplacedFor {

@@ -1,5 +1,5 @@
-//! The form of events in the event log: workers, hosts and causes as texts, and read back from them. Called by serde for
-//! the events of `output`.
+//! The form of events in the event log: workers, hosts and causes are written as texts, and parsed from them. Called by
+//! serde for the events of `event`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use elastic_host_manager::{HostEntry, HostState};
 use elastic_protocol::HostName;
 use elastic_protocol::messages::JobPhase;
 
-/// What follows the slots of a host that the operator has taken out.
+/// Mark of a host that the operator has taken out; it follows the number of slots.
 const DRAINED: &str = ", drained";
 
 /// A host that the job may use, as an event names it: `name:slots`, in parentheses when it gets no workers, there with
@@ -21,7 +21,7 @@ pub struct ListedHost {
     pub slots: u32,
     /// Whether it gets no workers at present: it is blacklisted, or drained.
     pub is_blacklisted: bool,
-    /// Whether that is since the operator has taken it out.
+    /// Whether it gets none because the operator has taken it out.
     pub is_drained: bool,
 }
 

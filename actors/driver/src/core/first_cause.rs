@@ -1,5 +1,5 @@
 //! The first failure since a generation last trained: a failed job names it as its cause (G-10). A part of the core;
-//! written where a loss is seen (`losses`) and where the last words of a process come (`ending`).
+//! written when a loss is seen (`losses`) and when the last words of a process come (`ending`).
 //!
 //! An agent reports the end of a process before it has read the process's last words. Until they are there, or
 //! [`EndedProcess::words_until`] has passed, the cause is provisional, and a failed job waits for them.
@@ -76,7 +76,7 @@ impl FirstCause {
         {
             first.lacks_status = false;
             first.failure.status = Some(status);
-            // What others had said of it.
+            // The reports of other workers about this failure.
             first.failure.message.clear();
             first.words_until = Some(words_until);
         }

@@ -1,6 +1,6 @@
-//! [`FirstSteps`]: how long each host takes from a reset's decision to its first step. A part of the core; begun when all
-//! members of the new generation are READY (`gather`), told by members' progress (`workers`), and reported as an event once
-//! every member has committed, at a deadline, or where the generation ends.
+//! [`FirstSteps`]: the time of each host from a reset's decision to its first step. A part of the core. The measurement
+//! begins when all members of the new generation are READY (`gather`). Members' progress gives the times (`workers`). They
+//! are reported as an event once every member has committed, at a deadline, or when the generation ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,7 +28,7 @@ struct WatchedSteps {
     stamp: Stamp,
     /// The generation that ended.
     from: GenerationId,
-    /// When the reset was decided.
+    /// Time at which the reset was decided.
     decided_at: Time,
     /// The step that the generation begins from.
     begins_at: Step,
@@ -38,7 +38,7 @@ struct WatchedSteps {
     stepped_at: BTreeMap<HostName, Time>,
     /// Each host's last READY and SYNCED; none until all are SYNCED.
     votes: Option<BTreeMap<HostName, MemberVotes>>,
-    /// When it is reported as it is.
+    /// Deadline at which the times are reported as far as they are known.
     until: Time,
 }
 
@@ -71,7 +71,7 @@ impl DriverCore {
             self.first_steps.watched = None;
             return;
         };
-        // Nobody hears of the steps of processes that live for one generation.
+        // Processes that live for one generation do not report their steps.
         let by_restart = self.is_by_restart();
         let awaited = if by_restart { BTreeSet::new() } else { current.alive.clone() };
         self.first_steps.watched = Some(WatchedSteps {
@@ -86,7 +86,7 @@ impl DriverCore {
         });
     }
 
-    /// Takes the members' votes, by rank, where all are SYNCED.
+    /// Takes the members' votes, by rank, when all are SYNCED.
     pub(crate) fn time_hosts(&mut self, now: Time, votes: &[MemberVotes]) {
         let Some(current) = self.round.current() else { return };
         let Some(watched) = self.first_steps.of(Some(current.stamp)) else { return };

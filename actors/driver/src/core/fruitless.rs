@@ -37,7 +37,7 @@ impl DriverCore {
         if !self.pacing.note_ended(stamp) {
             return;
         }
-        // By restart nothing tells how far a generation got, and each slot has its own back-off.
+        // By restart a generation's progress is not known, and each slot has its own back-off.
         if !self.is_by_restart() {
             // Progress counts however the generation ended.
             let is_further = self.roster.best_step(members) > Some(began_at);

@@ -49,7 +49,7 @@ impl DriverCore {
         if members.len() > needed && is_planted(Bug::ReadyLeftOut) {
             members.pop();
         }
-        // A holder whose slot rests may be among them already, where the others are too few.
+        // A holder whose slot rests may be among them already, if the others are too few.
         if let Some(invited) = invited.filter(|invited| !members.contains(invited)) {
             self.invite(invited, &mut members);
         }
@@ -126,7 +126,7 @@ impl DriverCore {
         more_are_coming || more_hosts_may_join || self.is_room_coming(now)
     }
 
-    /// The holder of the highest commit, if only a worker holds it whose slot is not wanted any more. It takes part
+    /// The holder of the highest commit, if only workers hold it whose slots are not wanted any more. It takes part
     /// once more so that the others can take the commit over (G-5, G-8).
     fn best_holder_outside(&self) -> Option<WorkerId> {
         let is_eligible =
@@ -138,7 +138,7 @@ impl DriverCore {
     }
 
     /// Adds an invited worker to the members: among those of its host if there are any, else first. At least one
-    /// other member must take its commit over: where one worker is the most, this generation has two, or the worker
+    /// other member must take its commit over. So if `max_np` is 1, this generation has two members; otherwise the worker
     /// would be invited for ever.
     fn invite(&self, worker: WorkerId, members: &mut Vec<WorkerId>) {
         let is_full = self.config.max_np.is_some_and(|max| members.len() >= max as usize);
@@ -172,7 +172,7 @@ impl DriverCore {
         if self.is_checkpoint_later(commits.iter().flatten().map(|held| held.generation))
             && !is_planted(Bug::OldCommitPreferred)
         {
-            // The members look for the checkpoint as if they held nothing. Where it is gone, the root still has its commit.
+            // The members look for the checkpoint as if they held nothing. If it is gone, the root still has its commit.
             let root = if let SyncPlan::FromRoot { root } = sync { root } else { 0 };
             (sync, step) = (SyncPlan::FromRoot { root }, Step::default());
             commits.fill(None);
@@ -225,9 +225,9 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Says so if all that is left of the state is content that a majority disagreed with.
+    /// Warns if all that is left of the state is content that a majority disagreed with.
     fn tell_of_distrusted_root(&mut self, members: &[WorkerId], sync: SyncPlan) {
-        // Where no sync is needed, all hold the same.
+        // If no sync is needed, all hold the same state.
         let root = if let SyncPlan::FromRoot { root } = sync { root } else { 0 };
         let Some(worker) = members.get(root as usize) else { return };
         if self.divergence.is_distrusted(worker) {
@@ -353,7 +353,7 @@ impl DriverCore {
             return false;
         }
         let missing: BTreeSet<&WorkerId> = missing.iter().collect();
-        // A commit does not count whose holder is about to leave, or silent: it may be gone already.
+        // A commit does not count if its holder is about to leave, or is silent: the holder may be gone already.
         let is_heard = |worker: &WorkerId| {
             self.roster.worker(worker).is_some_and(|record| record.link != PeerLink::Silent)
         };
@@ -566,7 +566,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
     if items.is_empty() { "nobody".to_owned() } else { items.join(", ") }
 }
 
-/// How many workers are needed, in words.
+/// Number of workers needed, in words.
 pub(super) fn needed_text(needed: u32) -> String {
     format!("{} {} needed", counted(needed, "worker"), if needed == 1 { "is" } else { "are" })
 }

@@ -47,9 +47,9 @@ pub enum DriverInput {
     Hosts(HostsSnapshot),
     /// Something is missing that the job cannot go on without.
     Fatal {
-        /// What is missing.
+        /// Error message that names the missing thing.
         reason: String,
-        /// The way out.
+        /// Remedy for the user; none if there is none.
         hint: Option<String>,
     },
     /// A signal with which the operator ends the job.

@@ -1,9 +1,9 @@
 //! The planned end of a generation: every rank stops at the same boundary and keeps its live state. Called by
 //! `review`, `workers` and `losses`.
 //!
-//! An interrupt needs no collective, and costs nothing while no change is pending. The driver asks every member how
-//! many boundaries it has passed (`Pause`). A member that answers promises to pass at most the next one without an
-//! order. The driver then names one boundary beyond all answers (`StopAt`), which every member can still reach and
+//! An interrupt needs no collective, and costs nothing while no change is pending. The driver asks every member for the
+//! number of boundaries that it has passed (`Pause`). A member that answers promises to pass at most the next one without
+//! an order. The driver then names one boundary beyond all answers (`StopAt`), which every member can still reach and
 //! none has passed.
 
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ impl DriverCore {
         change.added = ready.cloned().collect();
         let enough = self.min_np() as usize;
         if alive.len() - change.removed.len() + change.added.len() < enough {
-            // Whoever is to be replaced trains on until another one can take the place.
+            // A worker that is to be replaced trains on until its replacement is ready.
             change.removed.retain(|worker| !self.roster.is_at_rest(worker));
         }
         let survivors = alive.len() - change.removed.len();
@@ -71,7 +71,7 @@ impl DriverCore {
         }
         let is_by_restart = self.is_by_restart();
         let since = self.round.change_is_pending(now);
-        // Those who are to be replaced train on while others start for them.
+        // Workers that are to be replaced train on while their replacements start.
         let are_replaced = change.added.is_empty()
             && change.removed.iter().all(|worker| self.roster.is_at_rest(worker));
         let last_call = since
@@ -264,8 +264,8 @@ impl DriverCore {
         self.try_form(now);
     }
 
-    /// Lets a worker go that wants to leave and has been kept for its state as long as it may be. If it was the last
-    /// holder, the state is lost with it.
+    /// Lets a worker leave that has been kept for its state for the longest allowed time. If it was the last holder, the
+    /// state is lost with it.
     pub(crate) fn let_the_last_holder_go(&mut self, now: Time, worker: &WorkerId, reason: &str) {
         let cause = ResetCause::WorkerLeaves { worker: worker.clone(), reason: reason.to_owned() };
         self.lose_member(now, worker, &cause, now);

@@ -1,5 +1,4 @@
-//! Checks that the journal says what the core knows: a successor goes on from the journal alone (D-4). A part of the
-//! core's `check`.
+//! Checks that journal and core agree: a successor goes on from the journal alone (D-4). A part of the core's `check`.
 
 use elastic_protocol::WorkerId;
 
@@ -10,8 +9,8 @@ use super::table::{Stance, WorkerRecord};
 use crate::journal::{GenerationProgress, HostImage, Image, ProcessImage, SlotImage, WorkerImage};
 
 impl DriverCore {
-    /// Checks that each fact that a successor needs is in the records as it is here. True of a core that has just taken
-    /// over as of any other.
+    /// Checks that the records hold each fact that a successor needs as this core has it. This also holds for a core that has
+    /// just taken over.
     pub(crate) fn check_journal(&self) -> Result<(), String> {
         let Some((image, _)) = self.outbox.journaled() else { return Ok(()) };
         let differ = |what: String| Err(format!("D-4: journal and driver differ: {what}"));

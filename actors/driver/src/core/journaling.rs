@@ -1,6 +1,5 @@
-//! The core's side of journaling: it makes records, and hears when they are stored. Records come before the outputs
-//! that depend on them. An output knows the record that it waits for, and outputs stay in order. Called by `actor.rs`
-//! and the core's handlers.
+//! The core's side of journaling: it makes records, and is told when they are stored. Records come before the outputs
+//! that depend on them. Each output waits for one record (`outbox`). Called by `actor.rs` and the core's handlers.
 
 use elastic_journal::JournalBatch;
 use elastic_protocol::planted::{Bug, is_planted};
@@ -18,7 +17,7 @@ impl DriverCore {
         self.outbox.poll_batch()
     }
 
-    /// Takes the news that all records up to this number are stored.
+    /// Handles the report that all records up to this number are stored.
     pub fn handle_journaled(&mut self, now: Time, upto: u64) {
         let was_in_trouble = self.outbox.trouble().is_some();
         if was_in_trouble {
@@ -39,7 +38,7 @@ impl DriverCore {
         }
     }
 
-    /// Enters a phase. What was told for it so far are its orders.
+    /// Enters a phase. All outputs so far count as its orders.
     pub(crate) fn enter_phase(&mut self, now: Time, phase: RoundPhase) {
         self.round.enter(now, phase, self.outbox.waited_for(), &mut self.agenda);
     }
@@ -64,7 +63,7 @@ impl DriverCore {
         }
     }
 
-    /// Starts the deadline of a phase anew whose orders leave only now.
+    /// Starts the deadline of a phase anew, since its orders leave only now.
     fn begin_phase_deadline(&mut self, now: Time) {
         let period = match self.round.phase() {
             RoundPhase::Form { .. } => self.config.deadlines.form,

@@ -1,8 +1,8 @@
 //! The save of the commit with which training has ended. Part of the core; called by `ending` and `checkpoints`.
 //!
 //! Members whose training functions have returned wait for the job's end, and hold their last commit until then. So the end
-//! waits: for a save of an earlier step that is under way, and then for one of that commit. What goes wrong with it is
-//! told, and the job has succeeded all the same.
+//! waits: for a save of an earlier step that is under way, and then for the save of the last commit. A failure of this save
+//! is told, and the job has succeeded all the same.
 
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Step, Time, WorkerId};
@@ -10,7 +10,7 @@ use elastic_protocol::{Step, Time, WorkerId};
 use super::DriverCore;
 use super::table::WorkerRecord;
 
-/// How the reason begins for which a last commit is not saved.
+/// Beginning of the reason for which a last commit is not saved.
 const WITH_THIS: &str = "training has ended with this commit, and";
 
 impl DriverCore {
@@ -25,8 +25,8 @@ impl DriverCore {
         };
         let members = current.assignment.members();
         let records = members.filter_map(|member| self.roster.worker(&member.worker));
-        // As far as they have said, to this driver or to the one before: a member that holds another commit answers the order with
-        // its step.
+        // The steps that members have reported, to this driver or to the one before. A member that holds another commit answers
+        // the order with its step.
         let held = |record: &WorkerRecord| {
             let commit = record.commit.map(|commit| commit.step).unwrap_or_default();
             record.step.max(commit)
@@ -124,7 +124,7 @@ impl DriverCore {
         self.tell_of_failed_save(step, reason);
     }
 
-    /// Text that says what the job's end waits for.
+    /// The save that the job's end waits for, in words.
     pub(crate) fn awaited_last_save(&self) -> Option<String> {
         let step = self.checkpoints.ends_with()?;
         Some(format!("training has finished; its last commit, of step {step}, is being saved"))

@@ -99,11 +99,11 @@ impl DriverCore {
         self.count_failure(now, worker, message);
     }
 
-    /// Handles the death of a worker, as its agent saw it before the process has ended. The loss counts at once. What
-    /// depends on the exit status follows with it: the cause's words, the slot's failure, the slot's next process.
+    /// Handles the death of a worker, as its agent saw it before the process has ended. The loss counts at once. The
+    /// consequences of the exit status follow with it: the cause's words, the slot's failure, the slot's next process.
     pub(crate) fn handle_dying(&mut self, now: Time, worker: &WorkerId) {
         let Some(record) = self.roster.worker(worker) else { return self.drop_message() };
-        // The exit status of these decides whether their end is a good one.
+        // For these processes the exit status decides whether the end is a success.
         let is_judged_by_status = record.stage.is_some() || record.leaving.is_some();
         let takes_part =
             matches!(record.stance, Stance::Attached | Stance::Arrived | Stance::Member);
@@ -122,14 +122,14 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Gives a worker that goes, or may come back, its grace period.
+    /// Begins the grace period of a worker that leaves, or may come back.
     pub(crate) fn await_departure(&mut self, now: Time, worker: &WorkerId) {
         let deadline = now + self.config.deadlines.grace;
         self.agenda.set(deadline, Timer::Departure(worker.clone()));
     }
 
     /// Handles a process that its agent is stopping without an order of this driver: a former driver gave it, or the
-    /// agent was alone. The worker takes no part any more, and what it holds is lost with it.
+    /// agent was alone. The worker takes no part any more, and its commit is lost with it.
     pub(crate) fn handle_being_stopped(&mut self, now: Time, worker: &WorkerId) {
         let is_known = self.roster.worker(worker).is_some_and(|record| !record.stance.is_gone());
         if !is_known || self.round.phase().is_over() {
@@ -219,9 +219,9 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Whether the process of a lost worker has failed, so that its slot pays for it. The end of its connection may
-    /// come before its agent's report, and its host may be silent at that time. But a worker that was unheard for long
-    /// may have ended for want of a driver. It may have heard nothing for `lost` before the driver did.
+    /// Whether the process of a lost worker has failed by itself, so that a failure of its slot is counted. The end of its
+    /// connection may come before its agent's report, and its host may be silent at that time. But a worker that was unheard
+    /// for long may have ended for want of a driver. It may have heard nothing for `lost` before the driver did.
     fn has_failed_by_itself(&self, now: Time, record: &WorkerRecord, exit: &ProcessExit) -> bool {
         let deadlines = &self.config.deadlines;
         let orphan =
@@ -253,7 +253,7 @@ impl DriverCore {
         let event =
             EventKind::WorkerNotStarted { worker: worker.clone(), reason: reason.to_owned() };
         self.event(event);
-        // An order that crosses the notice of a leaving host is nobody's failure.
+        // An order that crosses the notice of a leaving host is no failure.
         let is_refused = self.roster.agent(&worker.host).is_some_and(|it| it.draining.is_some());
         if !is_refused {
             self.note_failure(worker, None, reason);
@@ -282,7 +282,7 @@ impl DriverCore {
         self.first_cause.note(WorkerFailure { worker, rank, status, message });
     }
 
-    /// Counts a failure of a slot whose worker was waited for in vain.
+    /// Counts a failure of a slot whose worker did not come in time.
     pub(crate) fn handle_missed_start(&mut self, now: Time, worker: &WorkerId, message: &str) {
         self.note_failure(worker, None, message);
         self.count_failure(now, worker, message);
@@ -337,7 +337,7 @@ impl DriverCore {
         let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
         // The stance comes first, before the loss has effects such as a new generation of the others: the worker may
         // come back with its commit. If its process has ended, its agent tells.
-        // Who does not come to a new driver was in session with a former one, until nobody knows when.
+        // During a takeover the worker may have been in session with the former driver alone, until an unknown time.
         let heard_until = self.takeover.is_none().then_some(evidence);
         self.roster.lose_session(now, worker, heard_until);
         self.lose_member(now, worker, &cause, evidence);

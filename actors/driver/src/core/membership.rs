@@ -1,5 +1,5 @@
-//! How many workers the job wants and needs. Called by the core's handlers. Which slots are to have one is the roster's
-//! part (`roster::wanted`).
+//! Numbers of workers that the job wants and needs. Called by the core's handlers. The slots that are to have a worker are
+//! chosen by the roster (`roster::wanted`).
 
 use elastic_protocol::Assignment;
 

@@ -141,16 +141,16 @@ pub struct DriverCore {
     /// Members by restart that stand still against their peers.
     #[serde(default)]
     inactivity: Inactivity,
-    /// How long members compute in a step, and who is slow.
+    /// Members' times of computation in a step, and the slow members.
     #[serde(default)]
     stragglers: Stragglers,
-    /// How fast data goes between hosts, and which links are slow.
+    /// Rates of data between hosts, and the slow links.
     #[serde(default)]
     links: Links,
     /// Members that were replaced since they hung or were slow.
     #[serde(default)]
     replacements: Replacements,
-    /// Checks of the hosts of those.
+    /// Health checks of the hosts of replaced members.
     #[serde(default)]
     health: HealthChecks,
     /// Members that are slow and carry fewer shards.
@@ -164,7 +164,7 @@ pub struct DriverCore {
     /// Unplanned resets of the last minutes.
     #[serde(default)]
     reset_rate: ResetRate,
-    /// How far the training state has come, and how many of its steps are lost.
+    /// Progress of the training state, and the number of lost steps.
     state: TrainedState,
     /// Saves of durable checkpoints.
     checkpoints: Checkpoints,
@@ -431,7 +431,7 @@ impl DriverCore {
         let known: BTreeMap<_, _> =
             self.roster.hosts().iter().map(|entry| (&entry.name, entry.state)).collect();
         let change = |entry: &HostEntry| {
-            // What is not known is new here, or was told by a former driver.
+            // A host that is not known is new, or a former driver has told of it.
             let (host, before) = (entry.name.clone(), *known.get(&entry.name)?);
             match (before, entry.state) {
                 (HostState::Blacklisted { .. }, HostState::Blacklisted { .. })

@@ -42,7 +42,7 @@ impl DriverOutbox {
         self.ledger.is_some()
     }
 
-    /// Number of the record that an output must wait for which is decided now.
+    /// Number of the record that an output decided now must wait for.
     pub(crate) fn waited_for(&self) -> u64 {
         self.ledger.as_ref().map_or(0, RecordLedger::waited_for)
     }
@@ -102,8 +102,8 @@ impl DriverOutbox {
     }
 
     /// Lets outputs leave, whether their records are stored or not: the job is over, and a journal that cannot be written must
-    /// not keep it alive. Withdraws what gives a number out that is not stored, and what is told of it: a next driver would give
-    /// it out again (D-1, D-4), and a job that is over begins nothing.
+    /// not keep it alive. Withdraws outputs that give out an unstored number, or tell of one: the next driver would give it out
+    /// again (D-1, D-4), and a job that is over begins nothing.
     pub(crate) fn wait_for_none(&mut self) {
         let ledger = self.ledger.as_ref();
         self.outputs.retain(|(needs, output)| leaves_for_an_end(ledger, *needs, output));
@@ -190,7 +190,8 @@ impl DriverOutbox {
     }
 }
 
-/// Whether an output that waits for this record leaves although nothing is waited for: see [`DriverOutbox::wait_for_none`].
+/// Whether an output that depends on this record may leave once no record is waited for: see
+/// [`DriverOutbox::wait_for_none`].
 fn leaves_for_an_end(ledger: Option<&RecordLedger>, needs: u64, output: &DriverOutput) -> bool {
     ledger.is_none_or(|ledger| ledger.is_stored(needs))
         || is_planted(Bug::UnstoredNumbersLeave)

@@ -1,5 +1,5 @@
-//! A journal that is older than the job: put back from a backup or from a snapshot of the machine, or kept by a disk that lost
-//! what it had said was stored. Called when a node tells a new driver what it runs.
+//! Detects a journal that is older than the job: restored from a backup or from a snapshot of the machine, or kept by a disk
+//! that lost writes which it had confirmed. Called when a node tells a new driver its workers and its generation.
 
 use elastic_protocol::{GenerationId, WorkerId};
 

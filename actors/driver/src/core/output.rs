@@ -101,7 +101,7 @@ pub enum DriverOutput {
     Abandoned {
         /// The reason.
         reason: String,
-        /// Whether the journal is older than the job: whoever leads from it next abandons the job again.
+        /// Whether the journal is older than the job: the next driver that leads from it would abandon the job again.
         is_outdated: bool,
     },
     /// End the driver at once, as it was asked to. A standby goes on with the job.
@@ -109,8 +109,8 @@ pub enum DriverOutput {
 }
 
 impl DriverOutput {
-    /// Whether it gives the number of a worker or of a generation out, or tells of one that may just have been given out. The
-    /// end of a generation tells its number, too, to who was never told that it began.
+    /// Whether it gives out the number of a worker or of a generation, or tells of one that may just have been given out. The
+    /// end of a generation tells its number also to members that were never told of its beginning.
     pub(crate) const fn gives_a_number_out(&self) -> bool {
         match self {
             Self::StartWorker { .. } | Self::OpenGeneration { .. } => true,

@@ -1,31 +1,31 @@
-//! [`PaceSpell`]: how long something has been slow, or fast again, in looks in a row. Used by `stragglers` for members, and by
-//! `links` for links.
+//! [`PaceSpell`]: a time in which a member or link was slow, or fast again, in looks in a row. Used by `stragglers` for
+//! members, and by `links` for links.
 
 use std::time::Duration;
 
 use elastic_protocol::Time;
 use serde::{Deserialize, Serialize};
 
-/// How long a member or a link is slow, or fast again, before it is told, and in how many looks.
+/// Least duration, and least number of looks, of a spell that is reported.
 pub(crate) const LASTING: Duration = Duration::from_secs(10);
 pub(crate) const LOOKS_MIN: u32 = 5;
 
-/// Looks in a row that belong together.
+/// A series of looks in which a member or link was slow, or one in which it was fast.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct PaceSpell {
     since: Time,
     looks: u32,
-    /// Of them, those in which the member or link was what the spell is about; at others it was only nearly so.
+    /// Number of looks in which the member or link was clearly so; in the others it was only nearly so.
     clear: u32,
 }
 
 impl PaceSpell {
-    /// When it began.
+    /// Time at which the spell began.
     pub(crate) const fn since(self) -> Time {
         self.since
     }
 
-    /// Whether it has been seen in as many looks as a spell has at least that is told.
+    /// Whether the spell has enough looks to be reported.
     pub(crate) const fn is_seen_often(self) -> bool {
         self.looks >= LOOKS_MIN
     }

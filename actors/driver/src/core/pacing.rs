@@ -1,4 +1,4 @@
-//! [`Pacing`]: counts resets without progress, and how long the next generation waits after them. A part of the core;
+//! [`Pacing`]: the count of resets without progress, and the pause of the next generation after them. A part of the core;
 //! `fruitless` acts on it.
 //!
 //! A cause that breaks a generation may break the next one as well: a worker without descriptors, or a program whose
@@ -52,7 +52,7 @@ impl Pacing {
         self.running_since.map_or(Duration::ZERO, |since| end.since(since))
     }
 
-    /// Notes which generation has ended. False if it was noted before.
+    /// Notes that this generation has ended. False if it was noted before.
     pub(crate) fn note_ended(&mut self, ended: Stamp) -> bool {
         self.counted.replace(ended) != Some(ended)
     }

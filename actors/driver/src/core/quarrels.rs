@@ -7,7 +7,7 @@
 //! two hosts is left out (G-9).
 //!
 //! Members of one host that do not reach each other (its loopback interface is down) are a quarrel of that host with
-//! itself. Members of other hosts wait for them meanwhile, and what those report follows from it.
+//! itself. Members of other hosts wait for them meanwhile, and their reports are a consequence of that quarrel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ pub(crate) struct Quarrels {
     /// The host that is to be left out, until the host manager has said that it is.
     #[serde(default)]
     going: Option<HostName>,
-    /// When the host manager was told to leave that host out.
+    /// Time at which the host manager was told to leave that host out.
     #[serde(default)]
     told_at: Time,
 }
@@ -51,11 +51,11 @@ pub(crate) struct Quarrels {
 struct BrokenPath {
     /// Number of generations in a row.
     breaks: u32,
-    /// The hosts whose workers reported it, with the last report of each.
+    /// The hosts whose workers reported a break of the path, with the last report of each.
     reports: BTreeMap<HostName, String>,
 }
 
-/// How far a generation had come that ended.
+/// Progress of a generation that ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BrokenOutcome {
     /// Not all of its members were connected.
@@ -233,13 +233,14 @@ impl DriverCore {
         true
     }
 
-    /// Time by which the host manager has left a host out that it was told to, while it has not.
+    /// Time by which the host manager is expected to leave out the host that it was told to; none if it has, or if the time has
+    /// passed.
     pub(crate) fn quarreller_gone_by(&self, now: Time) -> Option<Time> {
         let gone_by = self.quarrels.told_at + self.config.deadlines.suspect;
         (self.quarrels.going.is_some() && now < gone_by).then_some(gone_by)
     }
 
-    /// Pairs of hosts of which one cannot reach the other. A pair that trains together is left out.
+    /// Pairs of hosts that do not reach each other, with the reports. Pairs that train together are not listed.
     pub(crate) fn unreachable(&self) -> Vec<UnreachableHost> {
         let trains = self.round.current().filter(|current| {
             let begins_at = current.formation.step;
@@ -269,7 +270,7 @@ impl DriverCore {
             others().count() >= needed && keeps_commit
         };
         let rank = |host: &HostName| members.iter().position(|worker| worker.host == *host);
-        // Others do not make up for a host whose workers do not reach each other.
+        // A quarrel within a host is that host's alone: the other host of the pair does not count.
         let is_apart = |host: &HostName| pairs.contains(&(host.clone(), host.clone()));
         let hosts: BTreeSet<&HostName> = pairs
             .iter()

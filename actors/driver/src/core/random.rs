@@ -1,5 +1,6 @@
-//! [`DriverRandom`]: the core's randomness. What decides is drawn one number at a time, and a recording keeps these
-//! numbers. The keys of generations decide nothing: they are never recorded, and a replay has none. A part of the core.
+//! [`DriverRandom`]: the core's random numbers. Numbers on which decisions depend are drawn one at a time, and a recording
+//! keeps them. No decision depends on the keys of generations: they are never recorded, and a replay has none. A part of
+//! the core.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 #[derive(Clone, Debug)]
 pub(crate) struct DriverRandom {
     source: RandomSource,
-    /// Numbers drawn since they were last taken, where they are recorded.
+    /// Numbers drawn since they were last taken; none if they are not recorded.
     drawn: Option<Vec<u64>>,
 }
 

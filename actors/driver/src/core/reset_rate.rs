@@ -3,8 +3,8 @@
 //!
 //! Resets in a row without progress have a bound of their own (`pacing`). A job whose generations each commit one step
 //! before they break, or whose processes by restart end at once, never reaches that bound. Many resets alone are no
-//! fault: training on hosts that come and go survives hundreds an hour. So the count is a warning, and the job ends only
-//! where resets leave hardly any time to train.
+//! fault: training on hosts that come and go survives hundreds an hour. So a high count only causes a warning. The job ends
+//! only if resets leave hardly any time to train.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,17 +18,17 @@ const MINUTE: Duration = Duration::from_secs(60);
 const MINUTES: usize = 10;
 /// Unplanned resets within the window at which a warning is given.
 pub(crate) const WARNED_AT: u32 = 20;
-/// Share of the window in percent that must be trained where each of its minutes had a reset.
+/// Least share of the window, in percent, that must be trained if each of its minutes had a reset.
 pub(crate) const TRAINED_LEAST_PERCENT: f64 = 5.0;
 
-/// What follows from one more reset.
+/// Consequence of one more reset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum RateVerdict {
     /// Nothing new.
     Bearable,
-    /// So many resets within the window, and no warning was given of them yet.
+    /// Enough resets within the window for a warning, which was not given yet.
     Many { resets: u32, trained_percent: f64 },
-    /// As many resets, and hardly any training.
+    /// Too many resets within the window, and hardly any training.
     TooMany { resets: u32, trained_percent: f64 },
 }
 
@@ -38,7 +38,7 @@ struct ResetMinute {
     /// The minute's number since the node started.
     number: u64,
     resets: u32,
-    /// Time for which the generations trained that ended in this minute.
+    /// Training time of the generations that ended in this minute.
     trained_ms: f64,
 }
 
@@ -71,7 +71,7 @@ impl ResetRate {
             minute.resets += 1;
             minute.trained_ms += trained.as_secs_f64() * 1e3;
         }
-        // The present minute has only begun: the window is that of those before it, and this one.
+        // The present minute has only begun: the window is the ten minutes before it, and this one.
         self.minutes.retain(|minute| minute.number + MINUTES as u64 >= number);
         let resets = self.minutes.iter().map(|minute| minute.resets).sum();
         let trained_ms: f64 = self.minutes.iter().map(|minute| minute.trained_ms).sum();
@@ -119,7 +119,7 @@ mod tests {
         Time::from_ms(seconds * 1000)
     }
 
-    /// Counts a reset every so many seconds, each after this training. Returns the verdicts other than `Bearable`.
+    /// Counts a reset at each interval of seconds, each after this training. Returns the verdicts other than `Bearable`.
     fn resets(every: u64, until: u64, trained: Duration) -> Vec<(u64, RateVerdict)> {
         let mut rate = ResetRate::default();
         let verdicts = (0..until).step_by(every as usize).map(|second| {
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn many_resets_of_a_job_that_trains_are_told_once() {
-        // As many as `bench recovery` makes, for an hour.
+        // The rate of resets of `bench recovery`, for an hour.
         let told = resets(3, 3600, Duration::from_millis(2900));
         assert!(matches!(told[..], [(57, RateVerdict::Many { resets: 20, .. })]), "{told:?}");
     }

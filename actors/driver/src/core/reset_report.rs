@@ -1,9 +1,9 @@
-//! When a reset is reported: as it ends, or, where the exit status of the death that began it is still awaited, as
-//! soon as that is known. A part of the core; called where a generation trains (`gather`), where an exit is known
-//! (`losses`), and before the next reset or the job's end is reported.
+//! Reports a reset: as it ends, or, if the exit status of the death that began it is still awaited, as soon as that is
+//! known. A part of the core; called when a generation trains (`gather`), when an exit is known (`losses`), and before the
+//! next reset or the job's end is reported.
 //!
 //! Survivors may train again before the system has cleared a dead process's memory, which takes 0.2 s a GB. The report
-//! names how the process ended, since it stays in the event log.
+//! has the exit status of the process, since it stays in the event log.
 
 use std::time::Duration;
 

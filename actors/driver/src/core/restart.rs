@@ -81,7 +81,7 @@ impl DriverCore {
         }
     }
 
-    /// Takes the news that a process runs, from its agent or, after a takeover, from the agent's list. For a process
+    /// Handles the report that a process runs, from its agent or, after a takeover, from the agent's list. For a process
     /// that lives for one generation, the start is the READY vote.
     pub(crate) fn process_started(&mut self, worker: &WorkerId) {
         let record = self.roster.worker(worker);
@@ -91,7 +91,7 @@ impl DriverCore {
         }
     }
 
-    /// Votes for a process that lives for one generation: it is as far as its generation.
+    /// Votes for a process that lives for one generation, as far as its generation has come.
     pub(crate) fn vote_for_standing(&mut self, worker: &WorkerId) {
         let is_forming = matches!(self.round.phase(), RoundPhase::Form { .. });
         self.vote_for(worker, if is_forming { Ballot::Ready } else { Ballot::Synced });
@@ -119,9 +119,9 @@ impl DriverCore {
         meant.cloned().collect()
     }
 
-    /// Notes that a process of the generation under way ended with exit code 0. False if the end was of another kind. A process that has
-    /// used the library leaves its job with that code, too, without having done its part: this driver, or its journal, may not know
-    /// yet that the program uses the library.
+    /// Notes that a process of the generation under way ended with exit code 0. False if the end was of another kind. A process
+    /// that has used the library leaves its job with that code, too, without having done its part: this driver, or its journal,
+    /// may not know yet that the program uses the library.
     pub(crate) fn handle_process_done(
         &mut self,
         worker: &WorkerId,
@@ -209,7 +209,8 @@ impl DriverCore {
     /// Notes that a process has attached through the library; true if it may stay. In `--mode auto` the program is
     /// then elastic in process: every process is kept from now on.
     pub(crate) fn adopt(&mut self, now: Time, attached: &WorkerId) -> bool {
-        // A process that is to end is told so again, and leaves no record that would tell a successor of its program.
+        // A process that is to end is told so again. It is not recorded as attached: that record would tell a successor that
+        // the program uses the library.
         let is_for_one_generation = self
             .roster
             .worker(attached)

@@ -1,5 +1,5 @@
-//! The review: compares the wanted state with the actual one, whenever a change that may wait has happened; and the
-//! handlers of timers. Called by `actor.rs`.
+//! The review, which compares the wanted state with the actual one after each change that may wait, and the handlers of
+//! timers. Called by `actor.rs`.
 
 use elastic_protocol::messages::DriverToAgent;
 use elastic_protocol::planted::{Bug, is_planted};
@@ -55,8 +55,8 @@ impl DriverCore {
         }
     }
 
-    /// Excuses others for a pause of this driver, which a late timer shows. Nodes may have answered or ended meanwhile, and their words
-    /// have yet to be read. Nobody is late before, and before the silence of others is judged (G-5).
+    /// Extends deadlines after a pause of this driver, which a late timer shows. Nodes may have answered or ended meanwhile,
+    /// and their messages have yet to be read. No node counts as late before that, and before silence is judged again (G-5).
     fn excuse_own_pause(&mut self, now: Time) {
         if is_planted(Bug::LateForOwnPause) {
             return;
@@ -116,10 +116,10 @@ impl DriverCore {
         }
     }
 
-    /// Removes workers whose slots are not wanted and who are not members. Members leave by an interrupt.
+    /// Removes workers that are no members and whose slots are not wanted. Members leave by an interrupt.
     ///
-    /// Not while outputs wait for the journal: the order would leave later, and whoever makes the worker dispensable now
-    /// may be gone by then (G-5). `handle_journaled` asks for another review.
+    /// Not while outputs wait for the journal: the order would leave later, and the worker that makes this one dispensable
+    /// now may be gone by then (G-5). `handle_journaled` asks for another review.
     fn let_go_of_the_unwanted(&mut self, now: Time) {
         if self.is_held() {
             return;
@@ -167,7 +167,7 @@ impl DriverCore {
             && self.roster.is_at_rest(worker)
             && self.roster.seating().ready().len() < needed
         {
-            // Whoever is to take its place has not come.
+            // Its replacement has not come yet.
             return false;
         }
         let mine = record.commit_order();
@@ -211,7 +211,8 @@ impl DriverCore {
     }
 
     /// Restarts the deadlines of ordered processes, and of attached workers that do not rest yet, once the journal can
-    /// be written again, or this driver goes on: their orders, their welcome or their words were not handled before.
+    /// be written again, or this driver goes on after a pause. Their orders or their welcome did not leave before, or their
+    /// messages were not read.
     pub(crate) fn begin_start_deadlines(&mut self, now: Time) {
         for worker in self.roster.restart_waits(now) {
             for wait in [self.config.deadlines.start, self.rest_deadline()] {

@@ -158,8 +158,8 @@ impl Round {
         self.orders
     }
 
-    /// Time from which the elastic timeout of the reset under way counts. While the journal cannot be written, nobody
-    /// is told what to do.
+    /// Time from which the elastic timeout of the reset under way counts. While the journal cannot be written, no orders
+    /// leave, so that time does not count.
     pub(crate) fn reset_counts_from(&self) -> Option<Time> {
         self.reset.as_ref().map(|reset| reset.counts_from.max(self.writable_since))
     }
@@ -169,8 +169,8 @@ impl Round {
         self.writable_since = now;
     }
 
-    /// Enters a phase, and sets its timer (G-9). Its orders wait for the record `orders`. A phase whose deadline is
-    /// now is left before the next input.
+    /// Enters a phase, and sets its timer (G-9). Its orders wait for the record `orders`. A phase with a deadline of `now`
+    /// needs no timer, since it is left before the next input.
     pub(crate) fn enter(
         &mut self,
         now: Time,
@@ -252,7 +252,7 @@ impl Round {
         self.current = Some(generation);
     }
 
-    /// Takes the generation formed last back: its processes are kept for the next one, and nobody is awaited as its member.
+    /// Takes the generation formed last back: its processes are kept for the next one, and none of its members is awaited.
     pub(crate) fn take_back(&mut self) {
         (self.current, self.started_with) = (None, None);
         if let RoundPhase::Gather(gather) = &mut self.phase {
@@ -315,7 +315,7 @@ impl Round {
         self.change_since = None;
     }
 
-    /// Notes when an interrupt was announced.
+    /// Notes the time at which an interrupt was announced.
     pub(crate) const fn begin_interrupt(&mut self, now: Time) {
         self.interrupt_since = now;
     }

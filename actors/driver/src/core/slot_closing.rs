@@ -1,5 +1,5 @@
 //! Closed slots: their workers left of their own accord (SIGTERM from outside). A closed slot is not refilled until
-//! another agent of the host joins. A worker cannot tell who has signalled it, but its agent can. A slot stays open
+//! another agent of the host joins. A worker cannot tell the sender of a signal, but its agent can. A slot stays open
 //! if a former driver or the agent itself stopped the worker. Called by the core's handlers.
 
 use elastic_protocol::messages::StoppedBy;

@@ -1,5 +1,5 @@
 //! Failures of slots: the back-off before the next process, until the host is blacklisted or the program itself is at
-//! fault. Called where a loss is seen (`losses`).
+//! fault. Called when a loss is seen (`losses`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use super::timers::Timer;
 const BACKOFF: RestartBackoff =
     RestartBackoff { base: Duration::from_millis(250), cap: Duration::from_secs(30) };
 
-/// Exits on each slot, before any worker attached, after which the program itself is at fault. A process that could not
-/// be started tells nothing of the program.
+/// Exits on each slot, before any worker attached, after which the program itself is at fault. Failed starts do not count,
+/// since they tell nothing of the program.
 const EARLY_EXITS: u32 = 2;
 
-/// Hosts that lack the program after which it is missing everywhere, however many more there are. Fewer may be tried where
-/// the job needs few slots.
+/// Number of hosts lacking the program after which it counts as missing everywhere, however many more hosts there are.
+/// Fewer may be tried if the job needs few slots.
 pub const PROGRAMLESS_HOSTS: usize = 16;
 
 /// The release of this driver.
@@ -39,8 +39,8 @@ fn is_of_release(theirs: &str) -> bool {
 }
 
 impl DriverCore {
-    /// Counts a process that could not be started as a failure of its slot. It never takes a host out on which other
-    /// workers run: nothing of it has failed there, and what is missing now (a program that is just replaced, memory,
+    /// Counts a process that could not be started as a failure of its slot. Such failures never take out a host on which other
+    /// workers run: nothing of the host has failed, and a missing resource (a program that is just being replaced, memory,
     /// process ids) may be there at the next attempt.
     pub(crate) fn count_start_failure(&mut self, now: Time, worker: &WorkerId, reason: &str) {
         let slot_id = (worker.host.clone(), worker.slot);
@@ -96,7 +96,7 @@ impl DriverCore {
         self.back_off(slot_id, until);
     }
 
-    /// Starts nothing on a slot until then.
+    /// Starts no process on a slot before `until`.
     fn back_off(&mut self, slot: SlotId, until: Time) {
         self.roster.back_off(&slot, until);
         self.record_slot(&slot.0, slot.1);
@@ -133,9 +133,9 @@ impl DriverCore {
         listed.min(self.config.max_np.map_or(usize::MAX, |max| max as usize))
     }
 
-    /// Fails the job at once if its program can be started on no slot that there is: it is missing on every host, or
-    /// nothing that can be executed, and would be at the next attempt. A job that uses few of its hosts tries the others
-    /// first. A job that hosts may join at will waits for as many of them as it needs.
+    /// Fails the job at once if its program cannot be started on any slot: it is missing on every host, or is not
+    /// executable, and would be at the next attempt. A job that uses few of its hosts tries the others
+    /// first. A job that hosts may join at will waits for the number of slots that it needs.
     pub(crate) fn judge_missing_program(&mut self, now: Time, worker: &WorkerId) {
         self.roster.note_programless(worker);
         let Some(programless) = self.roster.programless() else { return };
@@ -155,8 +155,8 @@ impl DriverCore {
 
     /// Handles the end of a process whose library is of another release than this driver, which has refused it: no host is
     /// at fault, and no process of the slot would do better before the library is replaced. The slot is tried again now
-    /// and then. Fails the job if it cannot begin without such slots; one that hosts may join at will, if it lacks as many as
-    /// it needs.
+    /// and then. Fails the job if it cannot begin without such slots. A job that hosts may join at will fails if there are no
+    /// other slots, and at least as many of such slots as it needs.
     pub(crate) fn handle_other_release(&mut self, now: Time, worker: &WorkerId, theirs: &str) {
         if self.round.phase().is_over() {
             return;

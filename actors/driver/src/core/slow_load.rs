@@ -1,7 +1,8 @@
-//! [`CheckpointLoad`]: the wait for a checkpoint that training is to begin from. A part of [`Checkpoints`](super::checkpoints::Checkpoints).
+//! [`CheckpointLoad`]: the wait for a checkpoint that training is to begin from. A part of
+//! [`Checkpoints`](super::checkpoints::Checkpoints).
 //!
-//! Storage that does not answer holds the thread that asks, so no member can say what it waits for. The driver knows the
-//! folder and sees whether bytes come: where none do, it names the folder, and again where the job ends of it.
+//! Storage that does not answer blocks the thread that reads, so no member can report that it waits for storage. The driver
+//! knows the folder and sees whether bytes are read. If none are, it names the folder, and again if the job ends for it.
 
 use std::time::Duration;
 
@@ -17,16 +18,16 @@ use super::timers::Timer;
 /// Time without a byte after which the folder of the checkpoints is named.
 const LOAD_SLOW: Duration = Duration::from_secs(10);
 
-/// A generation's members look for a checkpoint, and read it.
+/// Progress of a generation's members that look for a checkpoint and read it.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct CheckpointLoad {
     stamp: Stamp,
-    /// Bytes that its members had read when they were looked at last.
+    /// Bytes that the members had read at the last look.
     done: u64,
     /// Time at which the load counts as slow.
     slow_at: Time,
     is_slow: bool,
-    /// Whether a sync before has passed its deadline so.
+    /// Whether a sync has already passed its deadline because of a slow load.
     has_expired: bool,
     /// The step of the checkpoint that the root has loaded.
     #[serde(default)]
@@ -34,8 +35,8 @@ pub(crate) struct CheckpointLoad {
 }
 
 impl DriverCore {
-    /// The members of the generation formed last begin to look for a checkpoint. What became of the load before does not
-    /// matter any more, unless it was as slow.
+    /// Begins the wait for the checkpoint that the members of the generation formed last look for. Of the load before, only
+    /// its slowness and its passed deadline are kept.
     pub(crate) fn begin_load(&mut self, now: Time, stamp: Stamp) {
         let (is_slow, has_expired) =
             self.checkpoints.load.take().map_or((false, false), |it| (it.is_slow, it.has_expired));
@@ -45,7 +46,7 @@ impl DriverCore {
             Some(CheckpointLoad { stamp, done: 0, slow_at, is_slow, has_expired, found: None });
     }
 
-    /// A load may have become slow.
+    /// Handles the timer of a load, which may have become slow.
     pub(crate) fn review_load(&mut self, now: Time) {
         let (done, are_more) = self.read_bytes();
         let is_loading = matches!(self.round.phase(), RoundPhase::Sync { .. });
@@ -63,8 +64,8 @@ impl DriverCore {
         }
     }
 
-    /// The sync has passed its deadline. Another root is tried once, as only its host may not be answered; at the second time the
-    /// job ends, and no host is to blame. True if it has ended.
+    /// Handles a sync that has passed its deadline during a slow load. Another root is tried once, as the storage may only not
+    /// answer the root's host. At the second time the job ends, and no host is at fault. True if it has ended.
     pub(crate) fn fails_of_slow_load(&mut self, now: Time) -> bool {
         let words = self.slow_load_in_words();
         let Some((load, words)) = self.checkpoints.load.as_mut().zip(words) else { return false };

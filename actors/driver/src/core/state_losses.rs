@@ -1,5 +1,5 @@
-//! What members commit and what is lost with them: the progress is recorded, and a job ends, or begins again, whose
-//! state nobody holds any more. Called by `gather`, `losses` and `workers`.
+//! Committed steps and their loss: records the members' progress, and ends a job, or lets it begin again, if nobody holds
+//! its state any more. Called by `gather`, `losses` and `workers`.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::event::EventKind;
 use super::phase::RoundPhase;
 use crate::journal::{JournalRecord, StateLossImage};
 
-/// Training time that a job may lose without being asked: with less behind the state, a job begins again from the
-/// start when no `--on-total-loss` is given.
+/// Training time that a job may lose if no `--on-total-loss` is given: with less behind the state, it begins again from the
+/// start.
 const CHEAP_TO_REPEAT: Duration = Duration::from_secs(60);
 
 impl DriverCore {
@@ -32,8 +32,8 @@ impl DriverCore {
         }
     }
 
-    /// A worker has committed this step. If it is later than all were known to hold, there was training, though the driver has not
-    /// heard that it began: the word of a member that is lost by now may be missing.
+    /// Notes that a worker has committed this step. If it is later than the step that all were known to hold, the generation
+    /// trained, though the driver has not heard of it: the message of a member that is lost by now may be missing.
     pub(crate) fn note_later_step(&mut self, now: Time, step: Option<Step>) {
         if !self.state.is_training()
             && self.state.committed().is_some_and(|committed| step > Some(committed))
@@ -43,7 +43,7 @@ impl DriverCore {
         }
     }
 
-    /// Records the progress every now and then, for a driver that finds no worker any more.
+    /// Records the progress now and then, for a successor that finds no worker any more.
     pub(crate) fn record_progress(&mut self, now: Time) {
         if self.outbox.keeps_records() && self.state.take_record_due(now) {
             self.note_committed_step();
@@ -51,7 +51,7 @@ impl DriverCore {
         }
     }
 
-    /// The generation formed last does not train any more.
+    /// Notes that the generation formed last does not train any more.
     pub(crate) fn rest_state(&mut self, now: Time) {
         self.end_checkpoints();
         if self.state.is_training() {
@@ -77,7 +77,7 @@ impl DriverCore {
         };
         let trained = self.state.trained();
         if trained.is_zero() {
-            // No step was made since the job began, from nothing or from a checkpoint: the same beginning is there again.
+            // No step was made since the job began, from the start or from a checkpoint: it can begin from there again.
             return false;
         }
         let is_dear = self.is_loss_dear();
@@ -116,7 +116,7 @@ impl DriverCore {
         true
     }
 
-    /// Whether the job rather fails than trains again what it has trained.
+    /// Whether the job fails rather than repeat its lost training.
     pub(crate) fn is_loss_dear(&self) -> bool {
         match self.config.on_total_loss {
             Some(OnTotalLoss::Fail) => true,
@@ -136,7 +136,7 @@ impl DriverCore {
         }
     }
 
-    /// Counts the steps that are lost because the next generation begins at `step`, and says so. `commits` are the
+    /// Counts the steps that are lost because the next generation begins at `step`, and reports them. `commits` are the
     /// members'.
     pub(crate) fn tell_of_lost_steps(
         &mut self,

@@ -27,7 +27,7 @@ pub struct Glance {
     pub step: u64,
     /// Number of resets so far.
     pub resets: u64,
-    /// How many workers are there for the next generation.
+    /// Number of workers that are there for the next generation, and of those needed.
     pub gather: GatherStatus,
     /// Number of listed hosts whose agents are there.
     pub hosts_there: u32,
@@ -35,7 +35,7 @@ pub struct Glance {
     pub hosts_listed: u32,
     /// The cause of the last reset.
     pub last_cause: Option<String>,
-    /// Whom the gather waits for; none in other phases, or while it was put off.
+    /// The workers and hosts that the gather waits for; none in other phases, or while the next generation is put off.
     pub awaited: Option<String>,
     /// The bytes that members move in bulk, in all.
     pub moved: Option<MovedBytes>,
@@ -214,7 +214,7 @@ impl DriverCore {
         of_list.chain(of_agents).collect()
     }
 
-    /// End of the cool-down of a host of which every slot rests.
+    /// End of the first cool-down on a host, if all of its slots rest.
     fn host_rests_until(&self, host: &HostName, slots: u32) -> Option<Time> {
         let resting = || self.roster.resting_of(host).filter(|(slot, _)| *slot < slots);
         let all = slots > 0 && resting().count() == slots as usize;
@@ -283,7 +283,7 @@ impl DriverCore {
         }
     }
 
-    /// Members of a job that has succeeded whose processes are gone: those of a job by restart live for one generation.
+    /// Members, without a process, of a job that has succeeded: processes of a job by restart live for one generation.
     fn members_done(&self, ranks: &BTreeMap<WorkerId, u32>) -> Vec<WorkerStatus> {
         if self.round.phase().name() != JobPhase::Succeeded {
             return Vec::new();
@@ -318,14 +318,14 @@ impl DriverCore {
         })
     }
 
-    /// Whom a gather waits for, in words.
+    /// The workers and hosts that a gather waits for, in words.
     fn awaited_in_gather(&self, now: Time, gather: &Gather) -> String {
         let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
         let missing = self.who_is_missing(now, &late);
         if missing.is_empty() { "hosts to join".to_owned() } else { missing.join(", ") }
     }
 
-    /// Text that names whom the job waits for while it stands still (G-9).
+    /// The workers and hosts that the job waits for while it stands still, in words (G-9).
     fn waiting_for(&self, now: Time) -> Option<String> {
         match self.round.phase() {
             RoundPhase::Gather(gather) => {

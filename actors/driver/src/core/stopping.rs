@@ -1,7 +1,7 @@
 //! A job that the operator ends while it trains saves one more commit first, if it has checkpoints. Part of the core;
 //! called by `ending`, `checkpoints` and `review`.
 //!
-//! Every member holds a commit that no checkpoint has. The next one is saved, whatever `--checkpoint-every` says, and then
+//! Every member holds a commit that no checkpoint has. The next one is saved, in spite of `--checkpoint-every`, and then
 //! the job ends as it was asked to. A save that fails, that its generation does not outlive, or that takes longer than
 //! the grace period is given up, and told; a second request ends the job at once.
 
@@ -27,7 +27,7 @@ pub(crate) struct PendingStop {
 }
 
 impl DriverCore {
-    /// The operator ends the job: begins to save the next commit. Returns whether the job's end waits for that.
+    /// Begins to save the next commit, since the operator ends the job. Returns whether the job's end waits for that.
     pub(crate) fn begin_stop_save(&mut self, now: Time, signal: i32, reason: &str) -> bool {
         let has_checkpoints = self.config.checkpoint.is_some() && !self.is_by_restart();
         if !has_checkpoints || is_planted(Bug::StopNotSaved) {
@@ -104,7 +104,7 @@ impl DriverCore {
         self.end(now, result);
     }
 
-    /// Text that says what the job's end waits for.
+    /// The save that the job's end waits for, in words.
     pub(crate) fn awaited_before_stop(&self, now: Time) -> Option<String> {
         let PendingStop { reason, until, .. } = self.stopping.as_ref()?;
         let seconds = until.since(now).as_secs();

@@ -103,7 +103,7 @@ pub(crate) struct SlotRecord {
     /// Its cool-down after its worker was replaced.
     #[serde(default)]
     pub(crate) rest: Option<SlotRest>,
-    /// How often it was put to rest, under this driver.
+    /// Number of times that it was put to rest, under this driver.
     #[serde(default)]
     pub(crate) rests: u32,
 }
@@ -127,7 +127,7 @@ pub(crate) struct WorkerRecord {
     pub(crate) stage: Option<ProcessStage>,
     /// Time at which the stance was taken.
     pub(crate) since: Time,
-    /// Time at which a worker that has lost its session was heard last; none if it has not, or nobody knows.
+    /// Time at which a worker that has lost its session was heard last; none if it has not, or if that is not known.
     #[serde(default)]
     pub(crate) heard_until: Option<Time>,
     /// Commit that the worker reported when it arrived (copy).
@@ -136,7 +136,7 @@ pub(crate) struct WorkerRecord {
     pub(crate) step: Step,
     /// The worker's progress note (copy).
     pub(crate) note: String,
-    /// How many warnings of this process were passed on by this driver.
+    /// Number of warnings of this process that this driver has passed on.
     #[serde(default)]
     pub(crate) warnings: usize,
     /// The numbers that the worker's program reports (copy).

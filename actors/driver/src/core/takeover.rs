@@ -184,7 +184,7 @@ impl DriverCore {
         }
     }
 
-    /// Tells a member of a former driver's generation, which is back, what it has missed.
+    /// Repeats to a member of a former driver's generation, which is back, the orders that it has missed.
     pub(crate) fn brief_member(&mut self, worker: &WorkerId, theirs: Stamp, is_active: bool) {
         let Some(current) = self.round.current() else { return };
         let stamp = current.stamp;
@@ -307,8 +307,8 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Has hosts of the former driver forgotten that have no agent under this one, where hosts are whoever joins (G-7).
-    /// The takeover waits for hosts with workers only, and may have ended before the deadline.
+    /// If hosts may join at will, has the host manager forget hosts of the former driver that have no agent under this one
+    /// (G-7). The takeover waits for hosts with workers only, and may have ended before the deadline.
     fn forget_absent_hosts(&mut self) {
         if !self.config.hosts_join {
             return;

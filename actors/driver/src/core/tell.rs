@@ -49,8 +49,8 @@ impl DriverCore {
         self.outbox.put_after(record, output);
     }
 
-    /// Welcomes a node. A welcome depends on the driver's term alone, which is stored before its core begins. So it waits for
-    /// no disk: a node that nobody answers ends for want of a driver, and its end would count as a failure (G-9, G-10).
+    /// Welcomes a node. A welcome depends on the driver's term alone, which is stored before its core begins. So it does not
+    /// wait for the disk: a node without an answer ends for want of a driver, and its end would count as a failure (G-9, G-10).
     pub(crate) fn welcome(&mut self, welcome: DriverOutput) {
         match is_planted(Bug::WelcomeHeld) {
             true => self.output(welcome),
@@ -105,8 +105,8 @@ impl DriverCore {
         self.tell(worker, DriverToWorker::Leave { reason: reason.to_owned() });
     }
 
-    /// Tells the members of a new generation their assignment, as soon as `record` is stored. Members of the one before get the changes, the others
-    /// the full table.
+    /// Tells the members of a new generation their assignment, as soon as `record` is stored. Members of the one before get the
+    /// changes, the others the full table.
     ///
     /// Members of the generation before were told its table. If a member did not receive it, or holds another one by
     /// now, the delta's digests show that, and the member asks for the full table.

@@ -25,13 +25,13 @@ pub(crate) enum Timer {
     Forgiveness(SlotId),
     /// Time limit of a pending join: a new agent with the name of another is accepted or refused.
     Join(HostName),
-    /// A worker is silent; by now its agent would be silent, too, if the network were at fault.
+    /// End of the time in which the agent of a silent worker would fall silent, too, if the network were at fault.
     Silence(WorkerId),
     /// Members wait for others: their processes are to be looked at, or the wait lasts too long.
     Hang,
     /// Members by restart are to be looked at, or one of them to be named.
     Inactivity,
-    /// Members have told how long their steps take: they are to be compared.
+    /// Members have reported their step times: they are to be compared.
     Straggler,
     /// A checkpoint is due, or its save or load is slow.
     Checkpoint,

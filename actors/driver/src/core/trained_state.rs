@@ -1,5 +1,5 @@
-//! [`TrainedState`]: how far the training state has come, and how many of its steps are lost. A part of the core;
-//! `state_losses` acts on it.
+//! [`TrainedState`]: the progress of the training state, and the number of lost steps. A part of the core; `state_losses`
+//! acts on it.
 //!
 //! The driver does not hold the state. It knows the steps that every member has committed, from the members' reports,
 //! and the training time behind them. Both are journaled, so that a new driver counts on.
@@ -83,33 +83,33 @@ impl TrainedState {
         self.trains_since.is_some()
     }
 
-    /// A former driver's generation goes on; `trains`: it was recorded to train. Any may have trained without a driver, and have
-    /// committed, whatever is recorded: that counts as [`UNSEEN`] at least. Returns whether that is to be recorded.
+    /// Goes on with a former driver's generation. `trains`: it was recorded to train. It may have trained and committed without
+    /// a driver even if that is not recorded: that counts as [`UNSEEN`] at least. Returns whether that is to be recorded.
     pub(crate) fn resumed(&mut self, now: Time, trains: bool) -> bool {
         self.trains_since = trains.then_some(now);
         self.trained_unseen()
     }
 
-    /// The state was trained, whatever the driver was told of it: that counts as [`UNSEEN`] at least. Returns whether that is to be
-    /// recorded.
+    /// Notes that the state was trained while no driver lived, or before the driver heard that training began: that counts as
+    /// [`UNSEEN`] at least. Returns whether that is to be recorded.
     pub(crate) fn trained_unseen(&mut self) -> bool {
         let is_news = self.trained < UNSEEN;
         self.trained = self.trained.max(UNSEEN);
         is_news
     }
 
-    /// All members hold this step: they were told to begin at it, or have reported it.
+    /// Notes that all members hold this step: they were told to begin at it, or have reported it.
     pub(crate) fn reached(&mut self, step: Step) {
         self.committed = self.committed.max(Some(step));
     }
 
-    /// A generation trains.
+    /// Notes that a generation trains.
     pub(crate) const fn trains(&mut self, now: Time) {
         self.trains_since = Some(now);
         self.recorded_at = Some(now);
     }
 
-    /// The generation formed last does not train any more.
+    /// Notes that the generation formed last does not train any more.
     pub(crate) fn rests(&mut self, now: Time) {
         self.trained = self.trained_for(now);
         if self.trains_since.take().is_some() {

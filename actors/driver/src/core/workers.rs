@@ -121,8 +121,8 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Takes a worker back that was given up for its silence, or with its host, and whose session has not ended: it goes on in a
-    /// generation that is over, and nothing else tells it so. A newcomer in no generation learns nothing from it.
+    /// Takes back a worker that was given up for its silence, or with its host, if its session has not ended. It goes on in a
+    /// generation that is over, and no other message tells it so. To a newcomer in no generation the message is no news.
     fn handle_heard_again(&mut self, now: Time, worker: &WorkerId) {
         let host_is_there = self.roster.agent_of(worker).is_some();
         let was_given_up = self.roster.worker(worker).is_some_and(|record| {
@@ -143,7 +143,7 @@ impl DriverCore {
         let agent_is_heard = self.roster.is_host_heard(&worker.host);
         let Some(record) = self.roster.worker(worker) else { return };
         let is_silent = record.link == PeerLink::Silent;
-        // Where the host fell silent meanwhile, a peer that has seen the link break is evidence enough.
+        // If the host fell silent meanwhile, the report of a peer whose link to the worker broke is evidence enough.
         if is_silent && (agent_is_heard || record.accused) {
             let waited_ms = (self.config.deadlines.beat * 2).as_millis() as u64;
             self.handle_silent_worker(now, worker, self.silent_ms() + waited_ms);
@@ -163,7 +163,8 @@ impl DriverCore {
             RoundPhase::Failing { .. } => return,
             _ => {}
         }
-        // A successor of this driver may have started this worker under a number that both give out; or its process has ended by now.
+        // Another driver may have started this worker under a number that this one has given out, too; or its process has ended
+        // by now.
         let has_no_process = self.roster.worker(worker).is_some_and(|record| {
             matches!(record.stage, Some(ProcessStage::Planned | ProcessStage::Done))
         });
@@ -230,7 +231,8 @@ impl DriverCore {
         let is_active = self.round.phase().is_generation_active();
         let Some(stance) = self.roster.worker(worker).map(|record| record.stance) else { return };
         let ours = matches!(stance, Stance::Member | Stance::Finished);
-        // A former driver may have told a generation of which there is no record; no other is later than the last one.
+        // A former driver may have told members of a generation that has no record. No other generation is later than the last
+        // one on record.
         if ours && current.is_none_or(|current| stamp < current) {
             // The message is about an older generation than the worker's current one (G-2).
             return self.drop_message();
@@ -342,7 +344,8 @@ impl DriverCore {
         self.await_departure(now, worker);
     }
 
-    /// Has the agent stop a worker's process: SIGTERM, and SIGKILL after `grace_ms`. Without an agent, the worker is out of reach.
+    /// Has the agent stop a worker's process: SIGTERM, and SIGKILL after `grace_ms`. Without an agent in reach, the worker
+    /// counts as lost.
     pub(crate) fn stop_process(
         &mut self,
         now: Time,
@@ -365,8 +368,8 @@ impl DriverCore {
         }
     }
 
-    /// Tells a worker that no agent can stop at present that its generation is over, if it is in reach: it rests until its host
-    /// is back. Otherwise it would train on, and nobody would tell it once its agent is there.
+    /// Tells a worker whose agent is out of reach that its generation is over, if the worker itself is in reach: it rests until
+    /// its host is back. Otherwise it would train on, and would not be told once its agent is there.
     fn tell_to_rest_without_agent(&mut self, worker: &WorkerId, reason: &str) {
         let is_in_reach = self.roster.worker(worker).is_some_and(WorkerRecord::may_be_told);
         let Some(stamp) = self.round.stamp().filter(|_| is_in_reach) else { return };

@@ -33,8 +33,8 @@ pub struct Image {
     pub secrets: JobSecretsBytes,
     /// Number of the driver's last incarnation.
     pub term: Term,
-    /// Highest number of a generation that members may have been told. Where the last one trains or has ended, the next one's:
-    /// its members are told it before its record is stored.
+    /// Highest generation number that members may have been told. Once the last generation trains or has ended, it is the
+    /// number of the next one: its members are told the number before its record is stored.
     pub generation: GenerationId,
     /// Last incarnation number given to a worker.
     pub incarnation: Incarnation,
@@ -77,7 +77,7 @@ pub struct Image {
     /// Members that are slower than their peers, with their time for a shard in thousandths of the peers'.
     #[serde(with = "crate::recording::readable::pairs", default)]
     pub shard_paces: BTreeMap<WorkerId, u32>,
-    /// How often shards were dealt anew within an hour.
+    /// Number of deals of shards within an hour.
     #[serde(default)]
     pub deals: u32,
 }
@@ -235,7 +235,7 @@ impl GenerationImage {
 }
 
 impl Image {
-    /// Most arrays that are remembered as held otherwise by some member.
+    /// Most arrays that are remembered as different on some member.
     pub const DISTRUSTED_MAX: usize = 256;
 
     /// The hosts of the former driver, for the next one's host manager.
@@ -272,7 +272,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Whose a journal is; none where no job was begun in it.
+    /// The job and the term of a journal; none if no job was begun in it.
     ///
     /// # Errors
     /// [`JournalError::Corrupt`].

@@ -1,5 +1,5 @@
-//! [`RecordLedger`]: the core's side of the journal. It knows which records are made, which are stored, and so which
-//! outputs may leave. Owned by the core's `DriverOutbox`.
+//! [`RecordLedger`]: the core's side of the journal. It has the records that are made, and the number of the last stored
+//! one, on which the release of outputs depends. Owned by the core's `DriverOutbox`.
 
 use std::collections::VecDeque;
 use std::time::Duration;

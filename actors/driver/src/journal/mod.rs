@@ -1,5 +1,5 @@
 //! The driver's journal, from which its successor goes on: [`JournalRecord`] is one event, [`Image`] is the state that all
-//! records give, [`Tenure`] is where a new driver begins.
+//! records give, [`Tenure`] is the starting state of a new driver.
 //!
 //! The core emits records before the outputs that depend on them (`RecordLedger`). [`elastic_journal`] stores them. Nothing
 //! is written at the steps of a generation that trains.

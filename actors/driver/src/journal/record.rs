@@ -25,7 +25,7 @@ impl fmt::Debug for JobSecretsBytes {
 
 /// One event that the next incarnation of the driver must know.
 ///
-/// New kinds go to the end: a newer version must be able to read what an older one has written.
+/// New kinds go to the end: a newer version must be able to read the records of an older one.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum JournalRecord {
     /// First record of a journal.
@@ -151,7 +151,7 @@ pub enum JournalRecord {
         host: HostName,
         /// The slot's number on the host.
         slot: u32,
-        /// Why its worker was replaced; none: the cool-down is over.
+        /// Reason for which its worker was replaced; none: the cool-down is over.
         why: Option<ReplacedFor>,
     },
     /// Members of a generation hold other content of an array than the majority of its members.
@@ -165,7 +165,7 @@ pub enum JournalRecord {
     ShardsRebalanced {
         /// Members that are slower than their peers, with their time for a shard in thousandths of the peers'.
         paces: Vec<(WorkerId, u32)>,
-        /// How often shards were dealt anew in the last hour.
+        /// Number of deals of shards in the last hour.
         recent: u32,
     },
     /// The last checkpoint is not in its folder any more, and training goes on without it.
@@ -174,8 +174,8 @@ pub enum JournalRecord {
 
 impl JournalRecord {
     /// Whether outputs after this record wait until it is stored. They wait for a record that uses up a number, or
-    /// that decides what a successor must decide alike. A successor learns the other facts from agents and workers if
-    /// their record is lost.
+    /// that has a decision which a successor must make alike. A successor learns the other facts from agents and workers
+    /// if their record is lost.
     pub(crate) const fn is_waited_for(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! [`Tenure`]: how an incarnation of the driver begins. The driver's process calls it before it makes the core: the
-//! term is raised and stored first.
+//! [`Tenure`]: the starting state of an incarnation of the driver. The driver's process begins it before it makes the core:
+//! the term is raised and stored first.
 
 use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot};
 use elastic_protocol::planted::{Bug, is_planted};

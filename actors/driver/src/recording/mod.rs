@@ -1,10 +1,10 @@
-//! Recordings of a driver (`--record`): what its core was given, with times, and what it decided. [`RecordedDriver`]
-//! writes them while a job runs. [`replay`] gives the inputs to the core again and compares its decisions. [`redact`]
-//! replaces names.
+//! Recordings of a driver (`--record`): the inputs of its core, with times, and its decisions. [`RecordedDriver`] writes
+//! them while a job runs. [`replay`] gives the inputs to the core again and compares its decisions. [`redact`] replaces
+//! names.
 //!
 //! A recording is a sequence of JSON lines in segments. Each segment begins with a `RecordingHead`: the core as it was
 //! then. So a segment can be replayed when those before it are gone. Each further line is a `RecordedStep`: inputs,
-//! and all that the core gave out before the next ones.
+//! and all outputs of the core before the next inputs.
 
 pub mod moment;
 pub(crate) mod readable;
@@ -27,7 +27,7 @@ use crate::journal::{JournalRecord, Tenure};
 /// First bytes of a line that begins a segment.
 pub const HEAD_PREFIX: &[u8] = b"{\"head\":";
 
-/// Most bytes of an output that are kept. Of a longer one the beginning is kept, with a digest of the whole.
+/// Most bytes of an output that are recorded. A longer one is cut, and a digest of the whole is added.
 const OUTPUT_BYTES_MAX: usize = 4096;
 
 /// A line of a recording. `State` is the state of a core: JSON that was read, or a core to write.
@@ -67,7 +67,7 @@ enum CoreStart<State = Value> {
     State(State),
 }
 
-/// Inputs, and all that the core gave out before the next ones.
+/// Inputs, and all outputs of the core before the next inputs.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct RecordedStep {
     /// Number of the step in its driver's life, from 0.
@@ -83,7 +83,7 @@ pub(crate) struct RecordedStep {
     is_cut: bool,
 }
 
-/// What is recorded of a batch of records.
+/// A batch of journal records, as it is recorded.
 #[derive(Serialize)]
 struct RecordedBatch {
     first: u64,
@@ -92,13 +92,13 @@ struct RecordedBatch {
     snapshot: Option<u64>,
 }
 
-/// A value as JSON, by way of its text. What is recorded becomes text and is read from text and in no other way: each way
-/// is code for each type of the core, which takes longer to compile than the rest of it.
+/// A value as JSON, by way of its text. Text is the only form from and to which recorded types are converted: each further
+/// form would be code for each type of the core, which takes longer to compile than the rest of it.
 fn json_of(value: &impl Serialize) -> serde_json::Result<Value> {
     serde_json::from_str(&serde_json::to_string(value)?)
 }
 
-/// What is recorded of a decision, as JSON.
+/// A decision as it is recorded: its JSON, or the beginning of a long one with a digest of the whole.
 fn said(decision: &impl Serialize) -> String {
     let text = serde_json::to_string(decision).unwrap_or_else(|error| format!("\"{error}\""));
     if text.len() <= OUTPUT_BYTES_MAX {

@@ -1,4 +1,5 @@
-//! [`moment`]: a recorded job as its journal had it after one of its records. From there a simulation goes on (`sim run --from`).
+//! [`moment`]: the state of a recorded job after one of the records of its journal. A simulation can go on from there
+//! (`sim run --from`).
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +8,7 @@ use super::replay::{ReplayError, Walk, parsed_lines};
 use crate::core::{DriverConfig, DriverCore};
 use crate::journal::{Image, JournalRecord};
 
-/// A job after a record of its journal: what a driver knows that takes it over there.
+/// A job after a record of its journal, as a driver knows it that takes over there.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RecordedMoment {
     /// Number of the record.
@@ -57,7 +58,7 @@ struct FollowedJournal {
 }
 
 impl FollowedJournal {
-    /// A segment begins with a core whose journal has these records.
+    /// Takes the journal's state over from the core at the beginning of a segment.
     fn begin(&mut self, core: &DriverCore) -> Result<(), MomentError> {
         let (image, last) = core.journaled().ok_or(MomentError::NoJournal)?;
         (self.image, self.last) = (image.clone(), last);
@@ -70,8 +71,8 @@ impl FollowedJournal {
     }
 }
 
-/// The job after a record of its journal, or after the last record of the recording. `segments` are in the order in which they
-/// were written.
+/// The job after a record of its journal, or after the last record of the recording. `segments` are in the order in which
+/// they were written.
 ///
 /// # Errors
 /// [`MomentError`].
@@ -85,7 +86,7 @@ pub fn moment(
     for (segment, text) in (1..).zip(segments) {
         for line in parsed_lines(segment, text) {
             let (_, line) = line?;
-            // Of a segment that goes on without a gap, the journal is known from its batches, record by record.
+            // In a segment that goes on without a gap, the journal is known from the batches, record by record.
             let begins = match &line {
                 RecordingLine::Head(head) => !walk.is_next(head),
                 RecordingLine::Step(_) => false,

@@ -1,6 +1,6 @@
-//! How parts of the core's state are written as JSON. Maps become lists of pairs, since JSON has text keys only. What is
-//! secret is left out: a recording never has the job's secrets, the keys of generations, or the program's arguments and
-//! environment. In the journal's own encoding nothing changes. Used by the types of `core` and `journal` (serde's `with`).
+//! The JSON form of parts of the core's state. Maps become lists of pairs, since JSON has text keys only. Secrets are left
+//! out: a recording never has the job's secrets, the keys of generations, or the program's arguments and environment. The
+//! journal's own encoding stays the same. Used by the types of `core` and `journal` (serde's `with`).
 
 use elastic_protocol::ProgramSpec;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -154,7 +154,7 @@ pub(crate) mod formation {
 
     use super::*;
 
-    /// What is written of a formation.
+    /// A formation as it is written, without its key.
     #[derive(Deserialize, Serialize)]
     struct FormationWithoutKey {
         stamp: Stamp,

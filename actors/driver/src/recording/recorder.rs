@@ -1,4 +1,4 @@
-//! [`RecordedDriver`]: the core, with a recorder beside it where one is wanted. The driver's actor and the simulation give
+//! [`RecordedDriver`]: the core, with a recorder beside it if one is wanted. The driver's actor and the simulation give
 //! their inputs to it. Nothing is written here: a [`RecordingSink`] takes lines.
 
 use std::fmt::{Debug, Write as _};
@@ -25,7 +25,7 @@ pub trait RecordingSink: Debug {
     fn keep(&mut self, line: &str) -> bool;
 }
 
-/// How a driver begins.
+/// Ways in which a driver begins.
 #[derive(Clone, Debug)]
 pub enum DriverStart {
     /// At the beginning of its job, without a journal.
@@ -69,7 +69,7 @@ impl DriverStart {
     }
 }
 
-/// What is not written of the current step yet, as JSON.
+/// The parts of the current step that are not written yet, as JSON.
 #[derive(Debug, Default)]
 struct OpenStep {
     inputs: String,
@@ -78,7 +78,7 @@ struct OpenStep {
     batch: Option<String>,
 }
 
-/// Writes down what a core is given and what it decides.
+/// Records the inputs of a core and its decisions.
 #[derive(Debug)]
 pub struct DriverRecorder {
     sink: Box<dyn RecordingSink>,
@@ -90,7 +90,7 @@ pub struct DriverRecorder {
     bytes: usize,
     /// Length of a segment after which the next one begins.
     segment_bytes: usize,
-    /// Set while lines are lost: when the recording begins anew.
+    /// Time at which the recording begins anew; set while lines are lost.
     begins_anew_at: Option<Time>,
 }
 
@@ -103,7 +103,7 @@ impl DriverRecorder {
         Self { sink, protocol, number: 0, step, bytes: 0, segment_bytes, begins_anew_at: None }
     }
 
-    /// Begins a new segment after so many bytes.
+    /// Sets the length of a segment after which the next one begins.
     #[must_use]
     pub fn segments_of(self, segment_bytes: usize) -> Self {
         Self { segment_bytes, ..self }
@@ -200,7 +200,7 @@ impl DriverRecorder {
     }
 }
 
-/// The core, with a recorder where one is wanted.
+/// The core, with a recorder if one is wanted.
 #[derive(Debug)]
 pub struct RecordedDriver {
     core: DriverCore,

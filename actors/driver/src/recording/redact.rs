@@ -1,4 +1,4 @@
-//! [`redact`]: a copy of a recording without the names of hosts, addresses, and what programs and machines said
+//! [`redact`]: a copy of a recording without the names of hosts, addresses, and the texts of programs and machines
 //! ([`NameSubstitutes`]). The copy can be replayed. Called by `elastic-node replay --export --redact` and by
 //! `elastic-node report --redact`, which gives names that it has found elsewhere, too.
 
@@ -6,8 +6,8 @@ use super::replay::{ReplayError, Walk, parsed_lines};
 use super::substitutes::NameSubstitutes;
 use super::{CoreStart, RecordingLine, json_of};
 
-/// A copy of a recording without names, addresses and texts, as one segment. Where a decision differs, the copy ends
-/// with it.
+/// A copy of a recording without names, addresses and texts, as one segment. The copy ends with the first decision that
+/// differs.
 ///
 /// # Errors
 /// [`ReplayError`]: the recording cannot be replayed.
@@ -31,7 +31,7 @@ pub fn collect_names(segments: &[String], names: &mut NameSubstitutes) -> Result
     Ok(())
 }
 
-/// The same copy, by these substitutes.
+/// The copy that [`redact`] makes, with these substitutes.
 ///
 /// # Errors
 /// [`ReplayError`]: the recording cannot be replayed.
@@ -50,8 +50,8 @@ pub fn redact_with(
                 serde_json::from_str(&names.replaced(&value).to_string())
                     .map_err(|source| ReplayError::Line { segment, line: number, source })?;
             original.line(&line, segment)?;
-            // Where the original's decisions are as recorded, those of the copy are what the core decides about the
-            // copy: a text that the core has cut is cut at another place there.
+            // While the original's decisions are as recorded, the copy has the core's decisions about the copied
+            // inputs: a text that the core has cut may be cut at another place there.
             if let RecordingLine::Head(head) = &mut without_names
                 && let CoreStart::State(_) = head.core
                 && original.is_same()

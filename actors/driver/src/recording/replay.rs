@@ -1,4 +1,4 @@
-//! [`replay`]: gives recorded inputs to the core again, and compares what it decides with what was recorded. Called by
+//! [`replay`]: gives recorded inputs to the core again, and compares its decisions with the recorded ones. Called by
 //! `elastic-node replay` and by the simulation.
 
 use elastic_journal::JournalBatch;
@@ -62,19 +62,19 @@ pub struct ReplayDifference {
     pub wall_ms: u64,
     /// The inputs of the step, each with the core's time in nanoseconds.
     pub inputs: Vec<(Time, Value)>,
-    /// What differs: `output`, `records`, `timeout` or `state`.
+    /// The kind of decision that differs: `output`, `records`, `timeout` or `state`.
     pub kind: &'static str,
-    /// The decision that was recorded; none where there was none.
+    /// The recorded decision; none if there was none.
     pub recorded: Option<Value>,
     /// The decision of this program's core.
     pub replayed: Option<Value>,
     /// Number of the segment, from 1.
     pub segment: usize,
-    /// The first inputs of that segment, so many, show the difference; fewer do not.
+    /// Least number of first inputs of that segment that shows the difference.
     pub inputs_needed: u64,
 }
 
-/// What a replay found.
+/// Result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ReplayReport {
     /// Whether every decision is as it was recorded.
@@ -164,7 +164,7 @@ impl<'a> Walk<'a> {
         self.report.difference.as_ref()
     }
 
-    /// Takes a line. Returns what the core gives out at a step; none for a head, and for a step that cannot be replayed,
+    /// Takes a line. Returns the step with the core's own outputs; none for a head, and for a step that cannot be replayed,
     /// since steps before it are missing.
     pub(super) fn line(
         &mut self,
@@ -294,7 +294,7 @@ fn value(text: &str) -> Value {
 }
 
 impl ReplayedCore {
-    /// Gives the core the inputs of a step. Returns what it gives out, and what of it differs first.
+    /// Gives the core the inputs of a step. Returns the step with the core's own outputs, and the kind of the first difference.
     fn step(&mut self, step: &RecordedStep) -> (RecordedStep, Option<&'static str>) {
         self.core.give_drawn(step.drawn.clone());
         for (at, input) in &step.inputs {

@@ -1,6 +1,6 @@
-//! [`NameSubstitutes`]: what stands for the names of hosts, addresses, and texts of programs and machines. The same name
+//! [`NameSubstitutes`]: substitutes for the names of hosts, addresses, and texts of programs and machines. The same name
 //! has the same substitute everywhere. The order of names and of addresses stays, since decisions depend on it. Used by
-//! `redact`, and by `elastic-node report --redact` for what is no recording.
+//! `redact`, and by `elastic-node report --redact` for files that are no recordings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -35,7 +35,7 @@ const TEXTS: [&str; 20] = [
 const LISTS_OF_TEXTS: [&str; 6] =
     ["accusations", "argv", "reports", "tensors", "unclear", "warnings"];
 
-/// The field with numbers whose names are such texts.
+/// The field with named numbers, whose names are such texts.
 const NAMED_NUMBERS: &str = "reported";
 
 /// First of the addresses that stand for others: they are reserved for tests (RFC 2544, RFC 3849).
@@ -102,7 +102,7 @@ impl NameSubstitutes {
         }
     }
 
-    /// Chooses the substitutes, in the order of what they stand for.
+    /// Chooses the substitutes. They have the order of the names and addresses that they stand for.
     pub fn number(&mut self) {
         for (number, substitute) in (1..).zip(self.names.values_mut()) {
             *substitute = format!("host-{number:05}");
@@ -206,7 +206,7 @@ impl NameSubstitutes {
     }
 }
 
-/// The words of a text: what may be a name or an address, with its port.
+/// The words of a text: each may be a name or an address, with its port.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     // `h1[0]#12` is a worker; `[::1]:7070` is an address.
     let is_part = |it: char| it.is_alphanumeric() || "._-:[]".contains(it);

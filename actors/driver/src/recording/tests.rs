@@ -1,4 +1,4 @@
-//! Tests of recordings: what they never have, and what a loss of lines costs.
+//! Tests of recordings: facts that they never have, and the cost of lost lines.
 
 use std::cell::RefCell;
 use std::rc::Rc;

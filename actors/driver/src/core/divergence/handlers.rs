@@ -1,5 +1,5 @@
-//! Handlers of the members' digests, and answers to differences. Called by the handlers of workers' messages, where generations
-//! begin to train, and at the end of a takeover.
+//! Handlers of the members' digests, and answers to differences. Called by the handlers of workers' messages, when a
+//! generation begins to train, and at the end of a takeover.
 
 use elastic_protocol::messages::{StateDigests, StatusReport};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -17,7 +17,7 @@ use crate::core::phase::RoundPhase;
 use crate::journal::{DistrustedImage, JournalRecord};
 
 impl DriverCore {
-    /// Begins to compare the members of a generation that begins to train.
+    /// Begins to compare the replicas of a generation that begins to train.
     pub(crate) fn begin_divergence(&mut self) {
         if self.divergence.stamp != self.round.stamp() {
             self.divergence.begin(self.round.stamp());
@@ -175,7 +175,7 @@ impl DriverCore {
         }
     }
 
-    /// Says once why an array is not compared.
+    /// Reports once that an array is not compared, with the reason.
     fn say_unclear(&mut self, tensor: u64, reason: &str) {
         let unclear = &mut self.divergence.unclear;
         if unclear.len() >= StatusReport::AWAITED_MAX || unclear.contains_key(&tensor) {

@@ -20,8 +20,8 @@ pub(super) struct RankDigest {
 pub(super) enum ArrayVerdict {
     /// All members hold the same content. `changed`: the step has changed the array on all of them.
     Same { changed: bool },
-    /// Members hold different content. `agreeing` is the size of the largest group with the same content. If that is a majority,
-    /// `outvoted` are the ranks outside of it; else nobody knows which content is right, and `outvoted` are all ranks.
+    /// Members hold different content. `agreeing` is the size of the largest group with the same content. If that is a
+    /// majority, `outvoted` are the ranks outside of it. Otherwise the right content is unknown, and `outvoted` are all ranks.
     Differ { outvoted: Vec<u32>, agreeing: u32 },
     /// These ranks have sent no digest of the array.
     Lacking { ranks: Vec<u32> },

@@ -1,10 +1,11 @@
-//! Replicas that differ: the driver compares the digests of the members' commits, and finds members whose arrays differ from those
-//! of the others. Part of `DriverCore`. `handlers` takes the digests and answers differences, `judging` compares the digests of one
-//! array, `shown` makes the lines of the status.
+//! Replicas that differ: the driver compares the digests of the members' commits, and finds members whose arrays differ
+//! from those of the others. Part of `DriverCore`. `handlers` takes the digests and answers differences, `judging` compares
+//! the digests of one array, `shown` makes the lines of the status.
 //!
-//! Workers send the digests of arrays of their commits with their progress, a rotating part of the state each commit. The driver
-//! compares the digests of a step once all members have sent theirs. An array counts as replicated once a step has changed it alike
-//! on all ranks. An array that differs before that may belong to each rank, and the driver accuses nobody of it.
+//! Workers send the digests of arrays of their commits with their progress, a rotating part of the state each commit. The
+//! driver compares the digests of a step once all members have sent theirs. An array counts as replicated once a step has
+//! changed it alike on all ranks. An array that differs before that may be each rank's own, and the driver accuses no member
+//! for it.
 //!
 //! Members that a majority disagrees with are in the journal, so that a successor does not begin a generation from them.
 
@@ -34,11 +35,11 @@ const TOLD_MAX: usize = 16;
 /// Most repairs of one process under one driver. If they do not help, the host's memory or the program is at fault.
 const REPAIRS_MAX: u32 = 3;
 
-/// Commits after which it is said that nothing could be compared.
+/// Commits after which the driver reports that nothing could be compared.
 const ROTATION: u64 = 64;
 
-/// Commits that a member reports without digests, while another sends digests of them, until it is said that it sends none. Between two reports with digests, a member leaves
-/// out the commits that come faster than it digests.
+/// Commits that a member reports without digests, while another sends digests of them, before the driver reports that it
+/// sends none. Between two reports with digests, a member leaves out the commits that come faster than it digests.
 const SILENT_COMMITS_MAX: u64 = 2 * ROTATION;
 
 /// Result of the comparisons of an array so far.

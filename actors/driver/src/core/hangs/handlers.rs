@@ -1,5 +1,5 @@
-//! Reports of members that stand still, and looks at their processes: who waits for whom. Called by the handlers of
-//! workers' and agents' messages, and by the timer of hangs.
+//! Handles members' reports of standstills, and agents' looks at their processes. Finds the members that wait and the
+//! members that they wait for. Called by the handlers of workers' and agents' messages, and by the timer of hangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use crate::core::phase::RoundPhase;
 use crate::core::table::{PeerLink, Stance};
 use crate::core::timers::Timer;
 
-/// A wait as it is now: those who wait, and those who are awaited.
+/// The present wait: number of waiting members, and the members that they wait for.
 struct PresentWait {
     since: Time,
     operation: String,
@@ -33,7 +33,7 @@ struct PresentWait {
 type StandingMember<'a> = (&'a WorkerId, &'a StillMember);
 
 impl DriverCore {
-    /// A worker's training thread stands still, or goes on.
+    /// Takes a worker's report that its training thread stands still, or goes on.
     pub(crate) fn handle_standstill(
         &mut self,
         now: Time,
@@ -58,7 +58,7 @@ impl DriverCore {
         self.ask_hang_review(now);
     }
 
-    /// An agent has looked at a process.
+    /// Takes an agent's look at a process.
     pub(crate) fn handle_inspected(&mut self, now: Time, worker: &WorkerId, sight: ProcessSight) {
         if self.is_by_restart() {
             return self.handle_activity(now, worker, sight);
@@ -92,15 +92,15 @@ impl DriverCore {
         self.roster.worker(worker).is_some_and(|record| record.link == PeerLink::Silent)
     }
 
-    /// A worker is silent, and its host is heard: its agent looks at its process, so that it is known what the process
-    /// does when the worker is given up.
+    /// Has the agent look at the process of a silent worker whose host is heard, so that the activity of the process is
+    /// known when the worker is given up.
     pub(crate) fn look_at_silent(&mut self, worker: &WorkerId) {
         self.hangs.silent.remove(worker);
         self.look_at(worker, false);
     }
 
-    /// What the process of a worker did that is given up since it is silent. One that somebody has stopped is named, with
-    /// what the others wait in.
+    /// Takes the last sight of the process of a silent worker that is given up, in words. A process that was stopped is also
+    /// named as hanging, with the collective that the others wait in.
     pub(crate) fn take_silent_doing(
         &mut self,
         worker: &WorkerId,
@@ -114,7 +114,7 @@ impl DriverCore {
         Some(doing)
     }
 
-    /// Sees who waits for whom, and acts on a wait that lasts too long.
+    /// Determines the members that wait and those that they wait for. Acts on a wait that lasts too long.
     pub(crate) fn review_hangs(&mut self, now: Time) {
         self.hangs.review_at = None;
         if !matches!(self.round.phase(), RoundPhase::Run) {
@@ -149,8 +149,8 @@ impl DriverCore {
         let still = self.hangs.still.iter().filter(|(worker, _)| is_training(worker));
         let (waiting, outside): (Vec<_>, Vec<_>) =
             still.partition(|(_, member)| member.position.inside.is_some());
-        // Who stands still in another collective than most is awaited only if nobody else is: a sub-group whose ranks have
-        // not all come holds up the others of its group alone.
+        // A member that stands still in another collective than most is awaited only if nobody else is: a sub-group whose
+        // ranks have not all come holds up only the others of its group.
         let all_wait = outside.is_empty() && finished.is_empty();
         let all_wait = all_wait && waiting.len() == current.alive.len();
         let (waiting, elsewhere) = match all_wait && !is_planted(Bug::OtherCollectiveIgnored) {
@@ -217,7 +217,7 @@ impl DriverCore {
                 *member = AwaitedMember { section, inside, has_finished, ..known };
             }
         }
-        // Of several who were awaited, some have come.
+        // Some of the awaited members may have come.
         if let Some(known) = &known {
             self.tell_going_on(now, known, false);
         }
@@ -238,7 +238,7 @@ impl DriverCore {
         });
     }
 
-    /// A wait has ended by itself.
+    /// Handles the end of a wait that ended by itself.
     fn end_wait(&mut self, now: Time, wait: &WaitForMembers) {
         let kind = |(worker, member)| self.awaited_state(worker, member).kind();
         let mut kinds: BTreeSet<WaitClass<'_>> = wait.awaited.iter().map(kind).collect();
@@ -261,7 +261,7 @@ impl DriverCore {
         }
     }
 
-    /// Has the agents look at the processes of those who are awaited, if it is time.
+    /// Has the agents look at the processes of the awaited members, if it is time.
     fn look_at_awaited(&mut self, now: Time) {
         let Some(wait) = self.hangs.wait.as_mut().filter(|wait| wait.look_at <= now) else {
             return;
@@ -282,8 +282,9 @@ impl DriverCore {
     }
 }
 
-/// Of members that all stand still in collectives: those in the one that most wait in, and those that are in others.
-/// A group whose ranks are all in it waits for nobody, and its ranks come when they are through: they are neither.
+/// Divides members that all stand still in collectives: those in the collective in which most wait, and those in other
+/// ones. A group whose ranks are all in its collective waits for nobody, and its ranks go on when it is done. They belong
+/// to neither part.
 fn by_collective<'a>(
     inside: Vec<StandingMember<'a>>,
 ) -> (Vec<StandingMember<'a>>, Vec<StandingMember<'a>>) {

@@ -1,8 +1,8 @@
-//! How long others may wait for a member before it counts as hanging. Used by `hangs`.
+//! Limits of waits in collectives: the time after which an awaited member counts as hanging. Used by `hangs`.
 //!
-//! What is usual is learnt from waits that ended by themselves: a rank that saves a checkpoint or evaluates alone makes
-//! the others wait at each epoch. What a process does decides how soon a wait is called a hang: a stopped process does
-//! not go on by itself, one that computes mostly does.
+//! Usual waits are learnt from waits that ended by themselves: a rank that saves a checkpoint or evaluates alone makes
+//! the others wait at each epoch. The least limit depends on the activity of the awaited process: a stopped process does
+//! not go on by itself, and one that computes mostly does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,28 +11,28 @@ use elastic_protocol::messages::{ProcessActivity, ProcessSight, TrainingSection}
 use elastic_protocol::planted::{Bug, is_planted};
 use serde::{Deserialize, Serialize};
 
-/// Waits for a process that does not go on by itself.
+/// Limit of a wait for a process that does not go on by itself.
 const FLOOR_STOPPED: Duration = Duration::from_secs(1);
-/// Waits for a process that sleeps.
+/// Least limit of a wait for a process that sleeps.
 const FLOOR_WAITING: Duration = Duration::from_secs(10);
-/// Waits for a process that computes or moves data, or of which nothing is known.
+/// Least limit of a wait for a process that computes or moves data, or of which nothing is known.
 const FLOOR_WORKING: Duration = Duration::from_secs(60);
-/// Waits for a process that has not committed yet (it may import, compile, or read its data for the first time), or that
-/// is in a section of its program for which nobody has waited yet.
+/// Least limit of a wait for a process that has not committed yet (it may import, compile, or read its data for the first
+/// time), or that is in a section of its program for which nobody has waited yet.
 const FLOOR_COLD: Duration = Duration::from_secs(120);
 
-/// How many times the longest usual wait a wait may last.
+/// Ratio of a wait's limit to the longest usual wait.
 const FACTOR: u32 = 3;
-/// Waits that are remembered of a section. More are not needed: a period of checkpoints or evaluations has fewer.
+/// Most waits that are remembered of a class. More are not needed: a period of checkpoints or evaluations has fewer.
 const USUAL_MAX: usize = 64;
-/// Of so many waits, one may be long without being usual: a moment in which a network or a disk did not answer.
+/// One in this number of waits may be long without being usual: a moment in which a network or a disk did not answer.
 const WAITS_FOR_OUTLIER: usize = 32;
-/// Waits from which on they are enough to replace a member for a longer one.
+/// Least number of learnt waits after which a longer one is reason enough to replace a member.
 const WAITS_MIN: usize = 8;
-/// Sections whose waits are remembered. The waits in further ones are not learnt.
+/// Most sections whose waits are remembered. The waits in further sections are not learnt.
 const SECTIONS_MAX: usize = 32;
 
-/// A member for which others wait, as far as it matters for how long they may.
+/// The facts about an awaited member on which the limit of the wait depends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AwaitedState<'a> {
     /// The last sight of its process.
@@ -82,7 +82,7 @@ pub(crate) struct UsualWaits {
 }
 
 impl UsualWaits {
-    /// Learns how long a wait lasted that ended by itself.
+    /// Learns the duration of a wait that ended by itself.
     pub(super) fn learn(&mut self, kind: WaitClass<'_>, waited: Duration) {
         let waits = match kind {
             WaitClass::First => &mut self.first,
@@ -101,7 +101,7 @@ impl UsualWaits {
         waits.push_back(waited);
     }
 
-    /// How long others may wait for a member. `cap` is the operator's bound.
+    /// Longest time that others may wait for a member. `cap` is the operator's bound.
     pub(super) fn limit(&self, member: AwaitedState<'_>, cap: Option<Duration>) -> Duration {
         let AwaitedState { sight, has_committed, section } = member;
         let usual = match member.kind() {
@@ -125,8 +125,8 @@ impl UsualWaits {
         cap.map_or(limit, |cap| cap.min(limit))
     }
 
-    /// How long others may wait for a member before it is replaced (`--on-hang replace`). A limit that was learnt from few
-    /// waits is not enough for that.
+    /// Longest time that others may wait for a member before it is replaced (`--on-hang replace`). A limit that was learnt
+    /// from few waits is not enough for that.
     pub(super) fn replaced_after(
         &self,
         member: AwaitedState<'_>,

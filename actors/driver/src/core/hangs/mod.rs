@@ -1,11 +1,11 @@
-//! [`Hangs`]: members that stand still while others wait for them in a collective. A part of the core; its handlers are
-//! in `handlers`, which says who is awaited, `naming`, which names who hangs, and `shown`, for the status.
+//! [`Hangs`]: members that stand still while others wait for them in a collective. A part of the core. `handlers` finds
+//! the awaited members, `naming` names the hanging ones, and `shown` makes the lines of the status.
 //!
-//! Workers report that their training thread stands still, where, and that it goes on. Who stands still inside a
-//! collective waits; who stands still outside of all collectives, or has finished, is awaited, and where all stand still in
-//! collectives, who is in another one than most. Agents look at the
-//! processes of those who are awaited. A wait that lasts for longer than is usual (`limits`) is a hang: the member is
-//! named, and the operator's answer follows (`--on-hang`).
+//! Workers report the standstill of their training thread with its place, and its end. A member that stands still inside
+//! a collective waits. A member is awaited if it stands still outside of all collectives, or has finished. If all stand
+//! still in collectives, the members in another one than most are awaited. Agents look at the processes of awaited
+//! members. A wait that lasts for longer than is usual (`limits`) is a hang: the member is named, and the operator's
+//! answer follows (`--on-hang`).
 
 mod handlers;
 mod limits;
@@ -30,7 +30,7 @@ const LOOK_AFTER_MAX: Duration = Duration::from_secs(30);
 /// Shortest time between two sights of a stopped process by which it counts as stopped: profilers and debuggers stop one
 /// for a moment.
 const STOPPED_FOR: Duration = Duration::from_millis(500);
-/// How long the event of a hang waits for the process's stacks.
+/// Longest time that the event of a hang waits for the process's stacks.
 const STACK_WITHIN: Duration = Duration::from_secs(2);
 
 /// Members of the generation that trains whose training thread stands still, and the wait of others for them.
@@ -64,11 +64,11 @@ struct WaitForMembers {
     since: Time,
     /// The collective that they wait in, such as `all_reduce`, and the number of the call.
     operation: String,
-    /// How many wait.
+    /// Number of members that wait.
     waiters: usize,
     #[serde(with = "crate::recording::readable::pairs")]
     awaited: BTreeMap<WorkerId, AwaitedMember>,
-    /// Whether a process was seen stopped or frozen. The length of such a wait says nothing of what is usual.
+    /// Whether a process was seen stopped or frozen. Such a wait does not count among the usual ones.
     was_by_force: bool,
     /// The next look at the processes, and the time between it and the one after it.
     look_at: Time,
@@ -92,7 +92,7 @@ struct AwaitedMember {
     /// The time since which every sight was one of a stopped or frozen process.
     forced_since: Option<Time>,
     naming: Naming,
-    /// When it is to be replaced, if it was named before enough was known for that.
+    /// Time at which the named member is to be replaced (`--on-hang replace`).
     #[serde(default)]
     replace_at: Option<Time>,
 }
@@ -102,7 +102,7 @@ struct AwaitedMember {
 enum Naming {
     /// The wait is not too long yet.
     NotYet,
-    /// It is too long. What the process does, and its stacks where they are wanted, are awaited until this time.
+    /// The wait is too long. A last look at the process, with its stacks if they are wanted, is awaited until this time.
     Looking { until: Time },
     /// The event was written.
     Done,

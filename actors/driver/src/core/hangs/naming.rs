@@ -13,12 +13,12 @@ use crate::core::DriverCore;
 use crate::core::config::OnHang;
 
 impl DriverCore {
-    /// How long others may wait for a member.
+    /// Longest time that others may wait for a member before it is named.
     fn limit_of(&self, worker: &WorkerId, member: &AwaitedMember) -> Duration {
         self.hangs.usual.limit(self.awaited_state(worker, member), self.config.hang_timeout)
     }
 
-    /// The facts about a member that decide how long others may wait for it.
+    /// The facts about a member on which the limit of the wait for it depends.
     pub(super) fn awaited_state<'a>(
         &self,
         worker: &WorkerId,
@@ -37,7 +37,7 @@ impl DriverCore {
         member.forced_since.map_or(limit, |since| limit.max(since + STOPPED_FOR))
     }
 
-    /// The look that a member was given before it is named has its answer: what it does now may allow it more time.
+    /// Handles the answer to the last look before a member is named. Its present activity may allow it more time.
     pub(super) fn answer_look(&mut self, now: Time, worker: &WorkerId, is_enough: bool) {
         let Some(wait) = &self.hangs.wait else { return };
         let Some(member) = wait.awaited.get(worker) else { return };
@@ -135,7 +135,7 @@ impl DriverCore {
         }
     }
 
-    /// Notes when a member is to be replaced that was named just now.
+    /// Sets the time at which a member that was named just now is to be replaced.
     fn ask_to_replace(&mut self, now: Time, worker: &WorkerId) {
         let Some(member) = self.hangs.wait.as_ref().and_then(|wait| wait.awaited.get(worker))
         else {
@@ -167,7 +167,7 @@ impl AwaitedMember {
     }
 }
 
-/// Whether a signal would have a process show its stack: one that stands still by force answers none.
+/// Whether a process would answer the signal that makes it show its stack. A process that stands still by force would not.
 pub(super) fn may_show_its_stack(sight: &ProcessSight) -> bool {
     matches!(sight.activity, ProcessActivity::Waiting | ProcessActivity::Working)
 }

@@ -31,7 +31,7 @@ impl DriverCore {
         })
     }
 
-    /// Tells that a worker hangs, as the status shows it, while so many others wait.
+    /// Reports that a worker hangs, as the status shows it. `waiting` is the number of others that wait.
     pub(crate) fn tell_stalled(
         &mut self,
         worker: WorkerId,
@@ -62,8 +62,8 @@ impl DriverCore {
         member.is_some_and(|member| member.naming == Naming::Done)
     }
 
-    /// Names a member that is given up since it is silent, and that somebody has stopped. It does not tell that it stands
-    /// still, so nobody may be known to wait for it yet.
+    /// Names as hanging a stopped member that is given up for its silence. It does not report its standstill, so the members
+    /// that wait for it may not be known yet.
     pub(super) fn name_silent(&mut self, worker: &WorkerId, silent_ms: u64, doing: String) {
         let Some(rank) = self.round.rank_of(worker) else { return };
         let others = self.hangs.still.iter().filter(|(other, _)| *other != worker);
@@ -146,7 +146,7 @@ impl DriverCore {
 }
 
 impl AwaitedMember {
-    /// What the member does instead of coming, in words that follow its name.
+    /// Present activity of the awaited member, in words that follow its name.
     fn doing(&self) -> String {
         let doing = match &self.sight {
             _ if self.has_finished => "has finished, and calls no further collective".to_owned(),

@@ -1,5 +1,5 @@
-//! Asks agents for health checks, and takes their answers. Called by `replacements`, by the review, by the handlers of agents' messages, and
-//! by the timer of checks.
+//! Asks agents for health checks, and takes their answers. Called by `replacements`, by the review, by the handlers of
+//! agents' messages, and by the timer of checks.
 
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{DriverToAgent, HealthFailure};
@@ -14,7 +14,7 @@ use crate::core::table::{PeerLink, SlotId};
 use crate::core::timers::Timer;
 
 impl DriverCore {
-    /// Slots of a host are at rest: it is to be checked, even if it has passed a check before.
+    /// Has a host with slots at rest checked, even if it has passed a check before.
     pub(crate) fn want_health_check(&mut self, now: Time, host: &HostName) {
         if self.config.health_check.is_none() {
             return;
@@ -25,8 +25,8 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Whether a slot whose cool-down is over stays at rest, since its host has not passed its check. One that has to be used all the
-    /// same is not waited for.
+    /// Whether a slot whose cool-down is over stays at rest, since its host has not passed its check. A slot that has a worker
+    /// all the same does not wait for the check.
     pub(crate) fn waits_for_health(&self, slot: &SlotId) -> bool {
         self.config.health_check.is_some()
             && !self.health.has_passed(&slot.0)
@@ -83,7 +83,7 @@ impl DriverCore {
         }
     }
 
-    /// A check is due again, or has not been answered.
+    /// Handles the timer of a check that is due again, or has not been answered.
     pub(crate) fn handle_health_timer(&mut self, now: Time, host: &HostName) {
         let stage = self.health.hosts.get(host).map(|check| &check.stage);
         match stage {
@@ -97,7 +97,7 @@ impl DriverCore {
         }
     }
 
-    /// An agent has run a check.
+    /// Handles the result of a check that an agent has run.
     pub(crate) fn handle_health_checked(
         &mut self,
         now: Time,
@@ -127,7 +127,7 @@ impl DriverCore {
         }
     }
 
-    /// A check has failed: the host's slots at rest are closed until a later one passes.
+    /// Handles a failed check: the host's slots at rest are closed until a later one passes.
     fn fail_health_check(&mut self, now: Time, host: &HostName, failure: HealthFailure) {
         let at = now + CHECK_AGAIN_AFTER;
         let Some(check) = self.health.hosts.get_mut(host) else { return };
@@ -148,7 +148,7 @@ impl DriverCore {
         }
     }
 
-    /// A slot of a host has rested: without others at rest its check is forgotten.
+    /// Forgets a host's check if none of its slots is at rest any more.
     pub(crate) fn forget_health_check(&mut self, host: &HostName) {
         if self.roster.resting_of(host).next().is_none() {
             self.health.hosts.remove(host);

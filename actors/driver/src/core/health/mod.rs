@@ -1,9 +1,9 @@
-//! Health checks of hosts whose workers were replaced. Part of `DriverCore`; its handlers are in `handlers`, and what the status says in
-//! `shown`.
+//! Health checks of hosts whose workers were replaced. Part of `DriverCore`; its handlers are in `handlers`, and the lines
+//! of the status are in `shown`.
 //!
-//! With `--health-check`, a host is checked once the processes of its slots at rest have ended. A slot goes back into use when its
-//! cool-down is over and the check has passed. One that has failed, or was not answered, keeps the slots at rest closed, however few
-//! others there are, and is made again after a while. Who takes over from a driver makes each check anew.
+//! With `--health-check`, a host is checked once the processes of its slots at rest have ended. A slot goes back into use
+//! when its cool-down is over and the check has passed. A check that has failed, or was not answered, keeps the slots at
+//! rest closed, however few others there are, and is repeated after a while. A driver that takes over repeats all checks.
 
 mod handlers;
 mod shown;
@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 /// Delay from a check that has failed to the next one.
 const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// How much later than the check's own timeout its agent's answer may come.
+/// Longest time between a check's own timeout and its agent's answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// The hosts with slots at rest, and how their checks went; no more than there are hosts.
+/// The checks of the hosts with slots at rest, one for each host.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct HealthChecks {
     hosts: BTreeMap<HostName, HostCheck>,
-    /// Questions that were asked.
+    /// Number of questions asked so far.
     asked: u64,
 }
 
@@ -33,17 +33,17 @@ pub(crate) struct HealthChecks {
 #[derive(Debug, Deserialize, Serialize)]
 struct HostCheck {
     stage: CheckStage,
-    /// Why the last check failed; none if it did not.
+    /// Failure of the last check; none if it has passed, or none has ended.
     failure: Option<HealthFailure>,
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum CheckStage {
-    /// From then on, as soon as its agent is there and the slots are empty.
+    /// The check is due from `at` on, as soon as the host's agent is there and the slots at rest are empty.
     Due {
         at: Time,
     },
-    /// Its agent was asked, and must answer until then.
+    /// The host's agent was asked, and must answer before `until`.
     Running {
         number: u64,
         agent: NodeId,

@@ -7,7 +7,7 @@ use super::CheckStage;
 use crate::core::DriverCore;
 
 impl DriverCore {
-    /// How a host's check stands, and why the last one failed.
+    /// State of a host's check, and the reason for which the last one failed.
     pub(crate) fn health_of(&self, host: &HostName) -> (Option<HealthCondition>, Option<String>) {
         let Some(check) = self.health.hosts.get(host) else { return (None, None) };
         let condition = match (&check.stage, &check.failure) {

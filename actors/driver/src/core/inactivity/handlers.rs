@@ -1,5 +1,5 @@
-//! Looks at members by restart, and their naming. Called when a generation runs, by the timer of inactivity, and by the
-//! handler of agents' messages.
+//! Has agents look at the processes of members by restart, and names inactive members. Called when a generation runs, by
+//! the timer of inactivity, and by the handler of agents' messages.
 
 use elastic_protocol::messages::{HangSureness, ProcessSight, StalledWorker, StatusReport};
 use elastic_protocol::{ResetCause, Time, WorkerId};
@@ -16,7 +16,7 @@ use crate::core::timers::Timer;
 const OWN_COLLECTIVES: &str = "its own collectives";
 
 impl DriverCore {
-    /// Begins to look at the members of a generation by restart, or goes on; forgets them where none trains.
+    /// Begins to look at the members of a generation by restart, or goes on. Forgets them if no such generation trains.
     pub(crate) fn watch_activity(&mut self, now: Time) {
         let trains = matches!(self.round.phase(), RoundPhase::Run) && self.is_by_restart();
         self.inactivity.turn_to(self.round.stamp().filter(|_| trains));
@@ -42,7 +42,7 @@ impl DriverCore {
         }
     }
 
-    /// An agent has looked at the process of a member by restart.
+    /// Takes an agent's look at the process of a member by restart.
     pub(crate) fn handle_activity(&mut self, now: Time, worker: &WorkerId, sight: ProcessSight) {
         if !self.round.is_member(worker) || self.inactivity.stamp != self.round.stamp() {
             return;
@@ -57,7 +57,7 @@ impl DriverCore {
         self.agenda.set(at, Timer::Inactivity);
     }
 
-    /// Names who is inactive for too long against its peers, and tells who goes on.
+    /// Names members that are inactive for too long against their peers, and tells of those that go on again.
     fn name_inactive(&mut self, now: Time) {
         let limit = Inactivity::limit(self.config.hang_timeout);
         let running = self.members_at(|stage| stage == ProcessStage::Running);
@@ -95,7 +95,7 @@ impl DriverCore {
         let certain = stalled.grounds.as_ref().filter(|it| it.sureness == HangSureness::Certain);
         let error = certain.map(|it| format!("it hung: {}, and it {}", it.why, stalled.doing));
         self.tell_stalled(worker.clone(), waiting, stalled);
-        // What is likely or possible is not enough to stop a job.
+        // A hang that is only likely or possible is not enough to stop a job.
         if let Some(error) = error.filter(|_| self.config.on_hang == OnHang::Restart) {
             let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
             self.evict(now, std::slice::from_ref(&worker), &cause);
@@ -121,7 +121,7 @@ impl DriverCore {
         for (worker, since) in ended {
             if let Some(member) = self.inactivity.members.get_mut(&worker) {
                 member.naming = InactivityNaming::NotYet;
-                // The next hang has other ones.
+                // The next hang has other stacks.
                 member.sight.drop_stacks();
             }
             if let Some(since) = since {

@@ -1,11 +1,12 @@
-//! [`Inactivity`]: members by restart that stand still, or alone do not, against their peers. A part of the core; its handlers
-//! are in `handlers`.
+//! [`Inactivity`]: members by restart that are inactive while their peers work, or the reverse. A part of the core; its
+//! handlers are in `handlers`.
 //!
-//! By restart, programs bring their own collectives, and nobody tells where a worker stands. What its host's system shows is
-//! compared instead: agents look at all members' processes at intervals, and count processor time, bytes moved and how often
-//! the main thread was woken; torch's flight recorder tells how many collectives a process has entered (`not_entered`). Who
-//! differs from the others for long is named, with the grounds and how sure they are. Only a process that was stopped or frozen
-//! is started anew for that (`--on-hang restart`): any other conclusion from outside is not enough to stop a job.
+//! By restart, programs bring their own collectives, and workers do not report their position in them. So processes are
+//! compared from outside. Agents look at all members' processes at intervals. They read processor time, bytes moved and the
+//! number of times that the main thread was woken. torch's flight recorder gives the number of collectives that a process
+//! has entered (`not_entered`). A member that differs from the others for long is named, with the grounds and how sure they
+//! are. Only a process that was stopped or frozen is started anew for that (`--on-hang restart`): any other conclusion from
+//! outside is not enough to stop a job.
 
 mod handlers;
 mod not_entered;
@@ -20,21 +21,21 @@ use serde::{Deserialize, Serialize};
 
 use not_entered::not_entered;
 
-/// Interval between two looks at all members; shorter where `--hang-timeout` is.
+/// Interval between two looks at all members; shorter with a short `--hang-timeout`.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Shortest interval between two looks; longer than [`STACK_WITHIN`], so that a member is named between two of them.
 const LOOK_EVERY_MIN: Duration = Duration::from_secs(3);
 /// Looks that fit into the time for which a member must be inactive before it is named.
 const LOOKS_MIN: u32 = 4;
-/// How long a member is inactive before it is named, if `--hang-timeout` is not less.
+/// Time for which a member is inactive before it is named, if `--hang-timeout` is not less.
 const INACTIVE_FOR: Duration = Duration::from_secs(60);
-/// How many times as long all others are inactive before the one is named for which they seem to wait: it may evaluate, or
-/// write a checkpoint.
+/// Multiple of that time for which all others are inactive before the one active member is named: it may evaluate, or write
+/// a checkpoint.
 const ALONE_FACTOR: u32 = 5;
-/// From a look's first answer until members are compared. A look at 4,000 members has as many answers, and comparing is of all
-/// members.
+/// Delay between a look's first answer and the comparison of all members: a look at 4,000 members has as many answers, and
+/// one comparison serves them all.
 const REVIEW_AFTER: Duration = Duration::from_millis(20);
-/// How long the event waits for the process's stacks.
+/// Longest time that the event of a hang waits for the process's stacks.
 const STACK_WITHIN: Duration = Duration::from_secs(2);
 
 /// Members by restart of the generation that trains, as their agents see their processes.
@@ -82,18 +83,19 @@ enum InactivityNaming {
     },
 }
 
-/// Why a member is named, by what its peers do.
+/// Grounds for naming a member, from the comparison with its peers.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum Grounds {
     /// Somebody has stopped or frozen its process.
     Stopped,
-    /// It is inactive, and most others, so many, are not.
+    /// It is inactive, and most others are active; `others` is their number.
     AloneInactive { others: usize },
-    /// All others, so many, are inactive.
+    /// It is active, and all others are inactive; `others` is their number.
     AloneActive { others: usize },
-    /// It has entered fewer collectives than all others, so many, and for long nobody enters one, or completes one.
+    /// It has entered fewer collectives than all others, and for long no member has entered or completed one. `others` is
+    /// the number of the others.
     NotEntered { others: usize, counts: (u64, u64), is_active: bool },
-    /// All are inactive, and all others wait in something else.
+    /// All are inactive, and all others wait in another place (`wait_in`); `others` is their number.
     WaitsElsewhere { others: usize, wait_in: String },
 }
 
@@ -191,7 +193,7 @@ impl Inactivity {
         (limit / LOOKS_MIN).clamp(LOOK_EVERY_MIN, LOOK_EVERY)
     }
 
-    /// How long a member is inactive before it is named. `cap` is the operator's bound.
+    /// Time for which a member is inactive before it is named. `cap` is the operator's bound.
     fn limit(cap: Option<Duration>) -> Duration {
         cap.map_or(INACTIVE_FOR, |cap| cap.min(INACTIVE_FOR))
     }
@@ -210,11 +212,11 @@ impl Inactivity {
         }
     }
 
-    /// The members to be named, of these, all of which train.
+    /// The members to be named. `running` are the members whose processes run.
     fn suspects(&self, now: Time, running: &[WorkerId], limit: Duration) -> Vec<Suspect> {
         let known = running.iter().filter_map(|worker| Some((worker, self.members.get(worker)?)));
         let known: Vec<(&WorkerId, &WatchedMember)> = known.collect();
-        // Members are compared by looks of one time, and who is not seen may be anything.
+        // Members are compared by looks of one time. Nothing is known of a member that was not seen in the last look.
         let is_seen = |member: &WatchedMember| Some(member.seen_at) >= self.looked_at;
         let all_are_seen = known.len() == running.len() && known.iter().all(|(_, it)| is_seen(it));
         if known.len() < 2 || !all_are_seen {
@@ -239,7 +241,7 @@ impl Inactivity {
         }
         let others = known.len() - 1;
         match (&active[..], &inactive[..]) {
-            // Of two, the other one may as well hang: more than a possibility it is not.
+            // Of two members, the other one may as well hang: the conclusion is no more than possible.
             ([(worker, _)], [_, ..]) => {
                 let since = inactive.iter().map(|(_, it)| it.active_at).max().unwrap_or(now);
                 let is_long = now.since(since) >= limit * ALONE_FACTOR;

@@ -1,5 +1,5 @@
-//! Members that have not entered the collective in which all others wait, as torch's flight recorder counts them. Called by the
-//! comparison of members.
+//! Finds members that have not entered the collective in which all others wait, by the counts of torch's flight recorder.
+//! Called by the comparison of members.
 
 use std::time::Duration;
 
@@ -8,11 +8,10 @@ use elastic_protocol::{Time, WorkerId};
 
 use super::{ALONE_FACTOR, Grounds, Suspect, WatchedMember};
 
-/// The members that have entered fewer collectives than the others, all of which have entered as many, and wait in none
-/// themselves, where no count has changed for `limit`. A member that works must be behind for longer: it may evaluate, or
-/// write a checkpoint.
+/// The members that are behind: they have entered fewer collectives than the others, wait in none themselves, and no count
+/// has changed for `limit`. A member that works must be behind for longer: it may evaluate, or write a checkpoint.
 ///
-/// A comparison needs the recorder of each member, and fewer members behind than not (of two, one). It says nothing where
+/// A comparison needs the recorder of each member, and fewer members behind than not (of two, one). It finds nobody if
 ///
 /// - the counts of the others differ: sends and receives count too, and in a pipeline each stage has its own number of them;
 /// - the member that is behind waits in a collective itself: the last data may be lost on the way to it, while the others have
@@ -60,8 +59,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// How many are behind after so long, where all compute, the first has entered fewer, and the other entered its last one at
-    /// `entered_at`.
+    /// Number of members found behind at the time `after` from `entered_at`. Both compute. The first has entered fewer
+    /// collectives, and the other entered its last one at `entered_at`.
     fn behind_since(entered_at: Time, after: Duration) -> usize {
         let member = |entered, at| {
             let collectives = Some(RecordedCollectives { entered, completed: entered });

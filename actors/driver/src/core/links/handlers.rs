@@ -1,5 +1,5 @@
-//! Rates of links as members tell them, and their review: which link is named as slow, and which is fast again. Called by the handlers of
-//! workers' messages, and with the review of stragglers.
+//! Takes the rates of links that members report, and reviews them: names slow links, and tells of links that are fast
+//! again. Called by the handlers of workers' messages, and with the review of stragglers.
 
 use elastic_protocol::messages::{LinkPace, SlowLink, StepTimes};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -12,7 +12,8 @@ use crate::core::config::OnStraggler;
 use crate::core::event::EventKind;
 
 impl DriverCore {
-    /// A member of the present generation has told how fast data comes in, beside its step times; the review of those has been set.
+    /// Takes a member's report of the rates at which data comes in. It comes with the member's step times, for which the
+    /// review has been set already.
     pub(crate) fn handle_link_paces(
         &mut self,
         worker: &WorkerId,

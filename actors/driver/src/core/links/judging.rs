@@ -1,4 +1,5 @@
-//! A slow link is one whose rate is far below the median of the other links', and whose receiver loses time by it. Used by `links`.
+//! Judges links by their rates. A link is slow if its rate is far below the median of the other links' rates, and if its
+//! receiver loses time by it. Used by `links`.
 
 use std::collections::BTreeMap;
 
@@ -10,34 +11,35 @@ use serde::{Deserialize, Serialize};
 use super::HostLink;
 use crate::core::pace_spell::PaceSpell;
 
-/// How many times as fast as a slow link the median of the others is.
+/// Least ratio of the median rate of the other links to the rate of a slow link.
 const FACTOR: f64 = 2.5;
 /// Below this factor a link is as fast as the others.
 const FACTOR_OF_FAST: f64 = 1.5;
-/// Other links that it takes to judge one; the one in the opposite direction does not count, it may have the same fault.
+/// Least number of other links needed to judge one. The link in the opposite direction does not count, since it may have
+/// the same fault.
 const OTHERS_MIN: usize = 2;
-/// Least share of the whole step that the receiver loses by a slow link: less is not worth a word.
+/// Least share of the whole step that the receiver loses by a slow link. A smaller loss is not worth a report.
 const SHARE_MIN: f64 = 0.1;
-/// Least time that it loses in a step, in microseconds: less is the noise of a system.
+/// Least time that the receiver loses in a step, in microseconds. A smaller loss is noise.
 const LOSS_US_MIN: f64 = 1_000.0;
 /// First looks at a link in a generation that do not count: connections take a while to find their rate.
 const LOOKS_OF_WARM_UP: u32 = 2;
 
-/// A link as its receiver has told it.
+/// A link as its receiver has reported it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MeasuredLink {
     /// In bytes a second.
     pub(super) rate: u64,
     pub(super) load: u64,
-    /// How long the receiver's steps take.
+    /// Step times of the receiver.
     pub(super) times: StepTimes,
     pub(super) is_fresh: bool,
 }
 
-/// How a link compares.
+/// Comparison of a link with the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LinkScore {
-    /// How many times as fast the median of the others is.
+    /// Ratio of the median rate of the others to its rate.
     pub(super) factor: f64,
     /// Its rate, and the median of the others', in bytes a second.
     pub(super) rate: u64,
@@ -47,7 +49,7 @@ pub(super) struct LinkScore {
     is_costly: bool,
 }
 
-/// Since when a link is slow, or fast.
+/// Times since which a link is slow, or fast.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct LinkSpells {
     /// Looks in this generation.
@@ -64,7 +66,7 @@ pub(super) struct OtherLinks<'a> {
 }
 
 impl LinkSpells {
-    /// Takes a look; `by_host` says that a slow member of one of its hosts explains what is slow.
+    /// Takes a look. `by_host`: a slow member of one of its hosts explains the slow link.
     pub(super) fn look(&mut self, now: Time, score: LinkScore, by_host: bool) {
         self.looks = self.looks.saturating_add(1);
         if self.looks <= LOOKS_OF_WARM_UP {
@@ -75,12 +77,12 @@ impl LinkSpells {
         self.fast = PaceSpell::after(self.fast, now, is_fast, is_slow);
     }
 
-    /// Whether it is slow in more than a look or two, as all links of a host are that is busy for a moment.
+    /// Whether it is slow in more than a look or two: all links of a host that is busy for a moment are slow in one or two.
     pub(super) fn is_slow_often(&self) -> bool {
         self.slow.is_some_and(PaceSpell::is_seen_often)
     }
 
-    /// Since when it is slow, if that has lasted for long enough.
+    /// Time since which it is slow, if that has lasted for long enough.
     pub(super) fn slow_since(&self, now: Time) -> Option<Time> {
         let early = is_planted(Bug::LinkSlowAtOnce);
         self.slow.filter(|spell| early || spell.has_lasted(now)).map(PaceSpell::since)
@@ -109,8 +111,8 @@ impl<'a> OtherLinks<'a> {
         Self { measured, rates }
     }
 
-    /// The median of the rates of all links but this one and its opposite; none if there are too few. Of an even number the faster
-    /// one of the two in the middle counts: half of them may be slow.
+    /// The median of the rates of all links but this one and its opposite; none if there are too few. Of an even number the
+    /// faster one of the two in the middle counts: half of them may be slow.
     fn of_others(&self, link: &HostLink, rate: u64) -> Option<u64> {
         let opposite = HostLink { from: link.to.clone(), to: link.from.clone() };
         let mut passed_over: Vec<usize> = Vec::with_capacity(2);
@@ -132,7 +134,7 @@ impl<'a> OtherLinks<'a> {
         let MeasuredLink { rate, load, times, .. } = *pace;
         let others = self.of_others(link, rate)?;
         let [slow, usual] = [rate, others].map(|rate| as_float(rate.max(1)));
-        // The share of the time in which the link is busy, beyond what it would be at the others' rate.
+        // The share of the time in which the link is busy, less the share at the others' rate.
         let share = as_float(load) * (1.0 / slow - 1.0 / usual);
         let step_us = as_float(times.step_us);
         let loss_us = (share * step_us).min(as_float(times.waiting_us)).max(0.0);
@@ -186,7 +188,7 @@ mod tests {
             ("c-b", 300, 5),
         ];
         let slow = score(&all, "a-b").expect("four others");
-        // A quarter of the time for what takes a hundredth over the others.
+        // The load takes a quarter of the time on this link, and about a hundredth on the others.
         assert_eq!((slow.factor, slow.others), (20.0, 400 * MB));
         assert!((slow.loss_us - 23_750.0).abs() < 1.0, "{slow:?}");
         assert!(slow.is_slow() && score(&all, "b-a").is_some_and(|it| it.is_slow()));

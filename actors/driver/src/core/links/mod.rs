@@ -1,10 +1,10 @@
-//! Links between hosts that are slow against the others. Part of `DriverCore`; its handlers are in `handlers`, what counts as slow
-//! is in `judging`, and what the status says in `shown`.
+//! Links between hosts that are slow against the others. Part of `DriverCore`. Its handlers are in `handlers`, the criteria
+//! of a slow link in `judging`, and the lines of the status in `shown`.
 //!
-//! Workers say beside their step times how fast data comes in from each other host. A link is named if it carries much less than the
-//! median of the other links, its receiver waits for that in each step, and neither of its hosts has a member that computes
-//! slowly: such a member sends and receives slowly, too. Where all links from a host, or all to it, are slow, the host is at fault, and not a
-//! link. The answer is to tell: no member is replaced for a link.
+//! Workers report beside their step times the rate at which data comes in from each other host. A link is named if it
+//! carries much less than the median of the other links, its receiver waits for that in each step, and neither of its hosts
+//! has a member that computes slowly: such a member sends and receives slowly, too. If all links from a host, or all to it,
+//! are slow, the host is at fault, and not a link. A slow link is only reported: no member is replaced for it.
 
 mod handlers;
 mod judging;
@@ -19,35 +19,35 @@ use serde::{Deserialize, Serialize};
 
 use self::judging::{LinkSpells, MeasuredLink, OtherLinks};
 
-/// The way of data from one host to another.
+/// A link: the path of data from one host to another.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct HostLink {
     pub(super) from: HostName,
     pub(super) to: HostName,
 }
 
-/// How fast the links of the generation that trains are, and which are slow.
+/// Rates of the links of the generation that trains, and the slow links.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Links {
     /// The generation that all of this is about, but for `named`.
     stamp: Option<Stamp>,
-    /// The last word of each member; at most [`LinkPace::LINKS_MAX`] links of each.
+    /// The last report of each member; at most [`LinkPace::LINKS_MAX`] links of each.
     #[serde(with = "crate::recording::readable::pairs")]
     told: BTreeMap<WorkerId, ToldLinks>,
     #[serde(with = "crate::recording::readable::pairs")]
     spells: BTreeMap<HostLink, LinkSpells>,
-    /// Links that were named. They remain named in later generations, until they are as fast as the others or one of their hosts is
-    /// gone.
+    /// Links that were named. They remain named in later generations, until they are as fast as the others or one of their
+    /// hosts is gone.
     #[serde(with = "crate::recording::readable::pairs")]
     named: BTreeMap<HostLink, NamedLink>,
 }
 
-/// A member's word of the links to its host.
+/// A member's report of the links to its host.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct ToldLinks {
     links: Vec<LinkPace>,
     times: StepTimes,
-    /// Whether it was not looked at.
+    /// Whether the report has not been looked at yet.
     is_fresh: bool,
 }
 
@@ -55,7 +55,7 @@ struct ToldLinks {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct NamedLink {
     since: Time,
-    /// The host at fault, where it is not the link alone.
+    /// The host at fault; none if it is the link alone.
     host: Option<HostName>,
 }
 
@@ -70,8 +70,8 @@ impl Links {
         }
     }
 
-    /// Each link as it is now. Of several receivers on its host the one counts that it serves best: what is slow for that one is slow
-    /// for all.
+    /// Each link as it is now. Of several receivers on its host, the one with the highest rate counts: a link that is slow for
+    /// that one is slow for all.
     fn measured(&self) -> BTreeMap<HostLink, MeasuredLink> {
         let mut measured: BTreeMap<HostLink, MeasuredLink> = BTreeMap::new();
         for (worker, told) in &self.told {
@@ -95,7 +95,7 @@ impl Links {
         measured
     }
 
-    /// Looks at what was told since the last look; `is_slow_host` says whether a host has members that compute slowly.
+    /// Looks at the reports since the last look. `is_slow_host`: whether a host has members that compute slowly.
     fn look(&mut self, now: Time, is_slow_host: impl Fn(&HostName) -> bool) {
         let measured = self.measured();
         let others = OtherLinks::new(&measured);
@@ -108,7 +108,7 @@ impl Links {
         self.told.values_mut().for_each(|told| told.is_fresh = false);
     }
 
-    /// Links that have been slow for long enough and are not named, each with since when.
+    /// Links that have been slow for long enough and are not named, each with the time since which it is slow.
     fn due(&self, now: Time) -> Vec<(HostLink, Time)> {
         let due = self.spells.iter().filter(|(link, _)| !self.named.contains_key(link));
         due.filter_map(|(link, spells)| Some((link.clone(), spells.slow_since(now)?))).collect()
@@ -141,7 +141,7 @@ impl Links {
         host
     }
 
-    /// Takes the links that were named and are as fast as the others again, each with since when it was slow.
+    /// Takes the links that were named and are as fast as the others again, each with the time since which it was slow.
     fn take_recovered(&mut self, now: Time) -> Vec<(HostLink, Time)> {
         let is_fast = |link: &HostLink| self.spells.get(link).is_some_and(|it| it.is_fast(now));
         let named = self.named.iter().filter(|(link, _)| is_fast(link));

@@ -1,7 +1,7 @@
 //! The broken links that members of one generation report. Kept by `Quarrels`.
 //!
 //! A member whose link breaks tells its peers why it gives up, and these report the same link. They have not seen it
-//! break: whoever only passes another one's report on is no second witness, and their host has no part in the quarrel.
+//! break: a member that only passes on another one's report is no second witness, and its host has no part in the quarrel.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl Accusations {
         self.0.len()
     }
 
-    /// Notes a report. What a member has seen itself comes before what it was told.
+    /// Notes a report. A link that a member has seen break itself takes precedence over one that it was told of.
     pub(super) fn note(
         &mut self,
         reporter: &WorkerId,
@@ -44,8 +44,8 @@ impl Accusations {
         }
     }
 
-    /// Each witness and peer, with a report: that of the witness where it has made one itself. A witness whose own
-    /// report has not come is known by those who pass it on.
+    /// Each pair of a witness and a peer, with a report: the witness's own one, if there is one. A witness whose own report
+    /// has not come is known from the members that pass it on.
     pub(super) fn of_witnesses(self) -> BTreeMap<(WorkerId, WorkerId), String> {
         let mut reports = BTreeMap::new();
         for ((reporter, peer), accusation) in &self.0 {

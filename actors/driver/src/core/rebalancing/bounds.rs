@@ -1,4 +1,4 @@
-//! When shards are not dealt anew although a member is slow: [`NotRebalanced`]. Used by `handlers`.
+//! [`NotRebalanced`]: conditions under which shards are not dealt anew although a member is slow. Used by `handlers`.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub(super) enum NotRebalanced {
     TooFewSamples,
     /// The best deal is hardly better.
     NoGain { shards: u32, world: usize },
-    /// They were dealt anew as often in the last hour as they may be.
+    /// The bound of deals within an hour is reached.
     TooMany { most: u32 },
     /// One more reset would end the job.
     ResetLimit { limit: u32 },

@@ -1,4 +1,5 @@
-//! How many shards each rank carries, by how long it takes for one. Used by `handlers`, and for each new generation.
+//! Computes the number of shards of each rank from the time that it takes for one. Used by `handlers`, and for each new
+//! generation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +12,8 @@ pub(super) const EQUAL_PACE: u32 = 1_000;
 /// do by themselves: a lower rank has at most one more than a higher one.
 pub(super) fn deal_by_pace(shards: u32, paces: &[u32]) -> Vec<u32> {
     let mut counts = vec![1_u32; paces.len()];
-    // When each rank would be done with one shard more. Giving each shard to the first of them makes the longest time least.
+    // Time at which each rank would be done with one shard more. If each shard goes to the rank that would be done first,
+    // the longest time is as short as it can be.
     let done = |count: u32, pace: u32| u64::from(count + 1) * u64::from(pace);
     let mut next: BinaryHeap<Reverse<(u64, usize)>> =
         paces.iter().enumerate().map(|(rank, pace)| Reverse((done(1, *pace), rank))).collect();

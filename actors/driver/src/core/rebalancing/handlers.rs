@@ -1,5 +1,5 @@
-//! Deals shards anew for slow members, gives them back, and tells the effect. Called by `stragglers`, `gather`, `interrupt` and
-//! `takeover`.
+//! Deals shards anew for slow members, deals evenly again once they are fast, and reports the effect. Called by
+//! `stragglers`, `gather`, `interrupt` and `takeover`.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +41,8 @@ impl DriverCore {
         }
     }
 
-    /// The paces that shards would be dealt by now: of members that are slow, and of those that were and are not as fast as the
-    /// others again.
+    /// The paces by which shards would be dealt now: those of slow members, and of members that were slow and are not as fast
+    /// as the others again.
     fn measured_paces(&self, now: Time, slow: &[WorkerId]) -> BTreeMap<WorkerId, u32> {
         let mut paces = BTreeMap::new();
         for worker in self.round.alive() {
@@ -61,7 +61,8 @@ impl DriverCore {
         paces
     }
 
-    /// An error says why not, where a slow member should carry fewer shards.
+    /// Deals anew if a deal by these paces is enough of a gain. An error has the reason against it, if a slow member should
+    /// carry fewer shards.
     fn try_rebalance(
         &mut self,
         now: Time,
@@ -88,7 +89,7 @@ impl DriverCore {
         let by_rank: Vec<u32> =
             members.iter().map(|it| paces.get(it).copied().unwrap_or(EQUAL_PACE)).collect();
         let (present, next) = (self.counts_now(), deal_by_pace(shards, &by_rank));
-        // All but the computation of the slowest rank remains as long as it is.
+        // Only the computation of the slowest rank changes; the rest of the step stays as long as it is.
         let compute_after = compute_us.saturating_mul(longest(&next, &by_rank))
             / longest(&present, &by_rank).max(1);
         let predicted_us = before_us.saturating_sub(compute_us).saturating_add(compute_after);
@@ -107,7 +108,7 @@ impl DriverCore {
         Ok(())
     }
 
-    /// Forgets the paces of members that are as fast as the others again, where that alone is worth no reset: the next generation
+    /// Forgets the paces of members that are as fast as the others again. They alone are not worth a reset: the next generation
     /// is dealt without them.
     fn forget_paces(&mut self, measured: &BTreeMap<WorkerId, u32>) {
         let before = self.rebalancing.paces.len();
@@ -170,7 +171,8 @@ impl DriverCore {
         }
     }
 
-    /// Tells how long steps take by a new deal, once that is known. If the world has become another one, it remains untold.
+    /// Reports the duration of steps with a new deal, once it is known. It is not reported if the shards were dealt otherwise
+    /// meanwhile.
     fn tell_deal_effect(&mut self) {
         let Some(awaited) = &self.rebalancing.awaited else { return };
         if self.round.stamp() == Some(awaited.stamp)
@@ -217,7 +219,7 @@ impl DriverCore {
         self.rebalancing.deal_for(self.config.shards, members)
     }
 
-    /// The cause of a planned end by which shards are dealt anew, and nobody comes or leaves.
+    /// The cause of a planned end by which shards are dealt anew, while no member comes or leaves.
     pub(crate) fn rebalance_cause(&self) -> Option<ResetCause> {
         let WantedDeal { workers, counts } = self.rebalancing.wanted()?.clone();
         Some(ResetCause::ShardsRebalanced { workers, shard_counts: counts })

@@ -1,12 +1,14 @@
-//! [`Rebalancing`]: slow members carry fewer logical shards (`--on-straggler rebalance`). A part of the core; `stragglers` asks
-//! for it, `handlers` does it, `dealing` says who carries how many, and `bounds` when it is not done.
+//! [`Rebalancing`]: slow members carry fewer logical shards (`--on-straggler rebalance`). A part of the core. `stragglers`
+//! asks for it, `handlers` does it, `dealing` computes the number of shards of each rank, and `bounds` has the conditions
+//! under which it is not done.
 //!
-//! What is trained does not depend on who carries which shard. So the answer to a slow member costs a planned reset, and no
-//! result: the driver deals by the time that each member takes for a shard, a generation of the same members begins at a step,
-//! and each finds its number of shards in the formation. Workers derive nothing from paces: there is one place that deals.
+//! Results do not depend on the assignment of shards to ranks. So the answer to a slow member costs only a planned reset.
+//! The driver deals by the time that each member takes for a shard. A generation of the same members begins at a step, and
+//! each member finds its number of shards in the formation. Workers derive nothing from paces: only the driver deals.
 //!
-//! A member is dealt to by its pace only while it is named as slow, until it is as fast as its peers again; all others count as
-//! equally fast, so that noise moves no shard. A pace is of a process: its successor begins as fast as the others.
+//! A member's own pace counts only while it is named as slow, until it is as fast as its peers again. All others count as
+//! equally fast, so that noise moves no shard. A pace belongs to a process: the next process of the slot begins as fast as
+//! the others.
 
 mod bounds;
 mod dealing;
@@ -23,16 +25,16 @@ use self::bounds::NotRebalanced;
 use self::dealing::EQUAL_PACE;
 use super::replacements::cool_down_times;
 
-/// By how much longer, in percent, steps are by the present deal than by the next one is expected to make them.
+/// Least gain of a new deal: steps by the present deal take longer by this many percent than expected by the new one.
 const GAIN_PERCENT: u64 = 10;
 
 /// Time over which deals are counted against their bound (`DriverConfig.rebalances_max`).
 const DEALS_COUNTED_OVER: Duration = Duration::from_secs(3_600);
 
-/// How slow a member counts at most: slower ones have one shard in any job.
+/// Highest pace that counts. A slower member has one shard in any job.
 const PACE_MAX: u32 = 1_000 * EQUAL_PACE;
 
-/// The paces by which shards are dealt, and the deals of late.
+/// The paces by which shards are dealt, and the recent deals.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Rebalancing {
     /// Members that take longer for a shard than their peers, with the time in thousandths of theirs.
@@ -66,7 +68,7 @@ struct AwaitedDeal {
     stamp: Stamp,
     /// Median of the members' steps before.
     before_us: u64,
-    /// The expected one.
+    /// Expected median of their steps after it.
     predicted_us: u64,
 }
 
@@ -92,7 +94,7 @@ impl Rebalancing {
         JobShards::Counted(dealing::deal_by_pace(total, &paces))
     }
 
-    /// Forgets what is longer ago than an hour.
+    /// Forgets deals of more than an hour ago.
     fn forget_old(&mut self, now: Time) {
         while self.recent.front().is_some_and(|at| now.since(*at) >= DEALS_COUNTED_OVER) {
             self.recent.pop_front();
@@ -119,7 +121,7 @@ impl Rebalancing {
     }
 }
 
-/// The cool-down after so many deals within an hour.
+/// The cool-down after this number of deals within an hour.
 fn cool_down_after(first: Duration, deals: usize) -> Duration {
     first * cool_down_times(u32::try_from(deals).unwrap_or(u32::MAX))
 }

@@ -1,4 +1,4 @@
-//! When a member is not replaced although it hangs or is slow: [`NotReplaced`]. Used by `handlers`.
+//! [`NotReplaced`]: conditions under which a member is not replaced although it hangs or is slow. Used by `handlers`.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub(super) enum NotReplaced {
     TooFewLeft { left: usize, min_np: u32 },
     /// No member would be left to hold the state.
     NobodyLeft,
-    /// There were as many replacements in the last hour as there may be.
+    /// The bound of replacements within an hour is reached.
     TooMany { most: u32 },
     /// Too little is known of it and of the others.
     TooFewSamples,

@@ -1,5 +1,5 @@
-//! Replaces members that hang or are slow, and tells the effect. Called by `stragglers`, `hangs`, `interrupt` and the timer
-//! of rests.
+//! Replaces members that hang or are slow, and reports the effect. Called by `stragglers`, `hangs`, `interrupt` and the
+//! timer of rests.
 
 use elastic_protocol::messages::StepTimes;
 use elastic_protocol::planted::{Bug, is_planted};
@@ -129,7 +129,7 @@ impl DriverCore {
         }
     }
 
-    /// Tells how long steps take after a replacement, once that is known.
+    /// Reports the duration of steps after a replacement, once it is known.
     fn tell_effect(&mut self) {
         let Some(effect) = &self.replacements.awaited else { return };
         if self.round.stamp() == Some(effect.stamp)
@@ -193,7 +193,7 @@ impl DriverCore {
         resting.map(|((host, slot), _)| (host, *slot))
     }
 
-    /// The cause of a planned end by which members are replaced, and nobody else leaves.
+    /// The cause of a planned end by which members are replaced, and no other member leaves.
     pub(crate) fn replacement_cause(
         &self,
         added: &[WorkerId],
@@ -219,7 +219,7 @@ impl DriverCore {
         Some(ResetCause::WorkerLeaves { worker: worker.clone(), reason })
     }
 
-    /// What is out of use for a cool-down, in words, for the status.
+    /// The slots that rest for a cool-down, in words, for the status.
     pub(crate) fn rests_in_words(&self, now: Time) -> Vec<String> {
         let rests = self
             .roster

@@ -1,9 +1,10 @@
 //! [`Replacements`]: members that are replaced since they hang or are slow (`--on-hang replace`, `--on-straggler
-//! replace`). A part of the core; `stragglers` and `hangs` ask for it, `handlers` does it, and `bounds` says when not.
+//! replace`). A part of the core. `stragglers` and `hangs` ask for it, `handlers` does it, and `bounds` has the conditions
+//! under which it is not done.
 //!
-//! The slot of a replaced member rests for a cool-down. Slots at rest are used last of all, and only where there would be
-//! fewer workers than `--min-np` (`roster::selection`): so whoever is slow trains on until another one has come, and leaves
-//! by a planned end (G-11). Who hangs cannot come to a step, and is stopped.
+//! The slot of a replaced member rests for a cool-down. Slots at rest are used last of all, and only if there would be
+//! fewer workers than `--min-np` (`roster::selection`). So a slow member trains on until its replacement has come, and
+//! leaves by a planned end (G-11). A member that hangs cannot come to a step, and is stopped.
 
 mod bounds;
 mod handlers;
@@ -17,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use self::bounds::NotReplaced;
 use super::event::ReplacedFor;
 
-/// How many times as long as its first one the cool-down of a slot may be.
+/// Largest ratio of a slot's cool-down to its first one.
 const COOL_DOWN_TIMES_MAX: u32 = 12;
 
 /// Time over which replacements are counted against their bound (`DriverConfig.replacements_max`).
 const COUNTED_OVER: Duration = Duration::from_secs(3_600);
 
-/// Members that were replaced lately, and those that were not although they should be.
+/// Members that were replaced lately, and members that should be replaced and are not.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Replacements {
     /// The replacements of the last hour; at most `replacements_max`.
@@ -52,12 +53,12 @@ struct AwaitedEffect {
     /// The generation that it was a member of.
     stamp: Stamp,
     members: BTreeSet<WorkerId>,
-    /// Median of the members' steps before; none where the job stood still.
+    /// Median of the members' steps before; none if the job stood still.
     step_us: Option<u64>,
 }
 
 impl Replacements {
-    /// Forgets what is longer ago than an hour.
+    /// Forgets replacements of more than an hour ago.
     fn forget_old(&mut self, now: Time) {
         while self.recent.front().is_some_and(|made| now.since(made.at) >= COUNTED_OVER) {
             self.recent.pop_front();
@@ -76,7 +77,7 @@ impl Replacements {
     }
 }
 
-/// How many times as long as the first cool-down the one after so many rests of a slot is, or after so many deals of shards.
+/// Ratio of a cool-down to the first one, after this number of rests of a slot, or of deals of shards.
 pub(super) fn cool_down_times(rests: u32) -> u32 {
     (1 << rests.saturating_sub(1).min(16)).min(COOL_DOWN_TIMES_MAX)
 }

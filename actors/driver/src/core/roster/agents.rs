@@ -26,7 +26,7 @@ impl Roster {
         known.is_none_or(|known| known.node != join.node)
     }
 
-    /// Keeps a new agent waiting whose host has another one.
+    /// Keeps the new agent of a host waiting, since the host has another agent.
     pub(crate) fn keep_waiting(&mut self, host: &HostName, join: PendingJoin) {
         self.pending_joins.insert(host.clone(), join);
     }
@@ -58,7 +58,7 @@ impl Roster {
         }
     }
 
-    /// Takes an agent's news of its host: where ports are reached, and which lanes do not answer.
+    /// Takes an agent's report on its host: the address at which ports are reached, and the lanes that do not answer.
     pub(crate) fn note_host(
         &mut self,
         now: Time,

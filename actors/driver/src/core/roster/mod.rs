@@ -23,7 +23,7 @@ pub(crate) use self::workers::{AttachedAs, WorkerDeparture};
 use super::restart::ProcessStage;
 use super::table::{AgentRecord, PeerLink, PendingJoin, SlotId, SlotRecord, Stance, WorkerRecord};
 
-/// Hosts, agents, slots, workers.
+/// The hosts, agents, slots and workers of the job.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Roster {
     /// The listed hosts (copy of the host manager's).
@@ -38,7 +38,7 @@ pub(crate) struct Roster {
     refreshed_at: Time,
     /// Last incarnation number given to a worker.
     incarnation: Incarnation,
-    /// Whether the program could be started anywhere, under this driver.
+    /// Whether the program could be started on some host, under this driver.
     program_starts: bool,
     /// Slots on whose hosts the program cannot be started.
     programless: BTreeSet<SlotId>,

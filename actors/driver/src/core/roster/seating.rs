@@ -393,7 +393,7 @@ impl Seating {
         self.ready.values()
     }
 
-    /// The same, and where these are fewer than are needed, workers on slots at rest as well.
+    /// The ready workers by rank, and workers on slots at rest if the ready ones are fewer than needed.
     pub(crate) fn ready_for(&self, needed: usize) -> Vec<WorkerId> {
         let more = self.at_rest.iter().take(needed.saturating_sub(self.ready.len()));
         let all: BTreeMap<&SlotPosition, &WorkerId> = self.ready.iter().chain(more).collect();
@@ -410,7 +410,7 @@ impl Seating {
         self.ready_commits.last_key_value().and_then(|(commit, _)| *commit)
     }
 
-    /// Unwanted workers: their slots are not wanted, or they are not.
+    /// Unwanted workers: their slots are not wanted, or they themselves are not.
     pub(crate) const fn unwanted(&self) -> &BTreeSet<WorkerId> {
         &self.unwanted
     }

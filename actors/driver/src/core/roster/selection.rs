@@ -1,5 +1,5 @@
-//! Selection of wanted slots where there are more slots than workers: the best claims are kept, and updated as claims
-//! come and go. Used by `seating`.
+//! Selection of wanted slots if there are more slots than workers: the best claims are kept, and updated as claims come
+//! and go. Used by `seating`.
 
 use std::collections::BTreeSet;
 

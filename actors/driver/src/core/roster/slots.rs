@@ -1,4 +1,4 @@
-//! Changes of slots: who holds them, failures, back-off, closing. Called by the core's handlers.
+//! Changes of slots: their workers, failures, back-off, closing. Called by the core's handlers.
 
 use std::collections::BTreeSet;
 
@@ -101,7 +101,7 @@ impl Roster {
         }
     }
 
-    /// Notes when a process of a failed slot began to train.
+    /// Notes the time at which a process of a failed slot began to train.
     pub(crate) fn note_training(&mut self, slot: &SlotId, since: Time) {
         if let Some(record) = self.slots.get_mut_untouched(slot) {
             record.trains_since = Some(since);
@@ -145,7 +145,7 @@ impl Roster {
         self.programless.retain(|(host, _)| hosts.iter().any(|entry| entry.name == *host));
     }
 
-    /// Slots of listed hosts on which the program cannot be started; none if it could be started anywhere.
+    /// Slots of listed hosts on which the program cannot be started; none if it could be started on some slot.
     pub(crate) fn programless(&self) -> Option<&BTreeSet<SlotId>> {
         (!self.program_starts).then_some(&self.programless)
     }

@@ -18,7 +18,7 @@ impl Roster {
     /// A slot is wanted if its host is listed and not blacklisted, and if the host's agent is there and stays. A list
     /// may name more slots than the agent has: those are never filled. Of more than `max_np` slots, those whose
     /// worker takes part already come before empty ones, so that the return of an older host displaces no worker
-    /// (H-3, H-19). Slots at rest come last, and are wanted only where there would be fewer workers than `min_np`.
+    /// (H-3, H-19). Slots at rest come last, and are wanted only if there would be fewer workers than `min_np`.
     pub(crate) fn refresh_seating(&mut self, now: Time, round: &Round) {
         let mut hosts = self.seating.take_relisted();
         hosts.append(&mut self.workers.take_hosts());

@@ -11,7 +11,7 @@ use super::Roster;
 use crate::core::restart::{NOWHERE, ProcessStage};
 use crate::core::table::{PeerLink, SlotId, Stance, WorkerRecord};
 
-/// What a worker attaches as.
+/// Role in which a worker attaches.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AttachedAs {
     /// It was told to leave.
@@ -80,7 +80,7 @@ impl Roster {
         record.map(|record| record.take_stance(now, stance)).is_some()
     }
 
-    /// Notes that a worker has lost its session, and when it was heard last, if that is known.
+    /// Notes that a worker has lost its session, and the time at which it was heard last, if that is known.
     pub(crate) fn lose_session(&mut self, now: Time, worker: &WorkerId, heard_until: Option<Time>) {
         if let Some(record) = self.workers.get_mut(worker) {
             record.take_stance(now, Stance::Lost);
@@ -88,8 +88,8 @@ impl Roster {
         }
     }
 
-    /// Notes that a worker has become a member of the generation formed last, or is none any more: what is derived
-    /// from that is out of date.
+    /// Notes that a worker has become a member of the generation formed last, or is none any more. The seating derived from
+    /// that is out of date.
     pub(crate) fn membership_changed(&mut self, worker: &WorkerId) {
         self.workers.touch(&worker.host);
     }
@@ -101,7 +101,7 @@ impl Roster {
         }
     }
 
-    /// Notes a worker's last step, and what its program wants shown.
+    /// Notes a worker's last step, and the note and values that its program reports.
     pub(crate) fn note_progress(
         &mut self,
         worker: &WorkerId,
@@ -244,7 +244,7 @@ impl Roster {
         Some(WorkerDeparture::Asked)
     }
 
-    /// Takes an agent's word that a process runs. Returns whether the process is to go on.
+    /// Takes an agent's report that a process runs. Returns whether the process is to go on.
     pub(crate) fn process_is_there(&mut self, now: Time, worker: &WorkerId, pid: u32) -> bool {
         self.workers.get_mut(worker).is_some_and(|record| {
             record.pid = Some(pid);
@@ -368,7 +368,7 @@ impl Roster {
     }
 }
 
-/// A note as long as a worker may send it; a hostile one sends more.
+/// A note, cut to the length that a worker may send. A hostile worker sends more.
 fn bounded(note: String) -> String {
     let most = WorkerToDriver::NOTE_BYTES_MAX;
     if note.len() <= most {

@@ -1,5 +1,5 @@
-//! Step times of members, and their review: who is named as slow, and who is fast again. Called by the handlers of workers'
-//! messages, and by the timer of stragglers.
+//! Takes the step times of members, and reviews them: names slow members, and tells of members that are fast again. Called
+//! by the handlers of workers' messages, and by the timer of stragglers.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::core::phase::RoundPhase;
 use crate::core::timers::Timer;
 
 impl DriverCore {
-    /// A member of the present generation has told how long its steps take.
+    /// Takes the step times that a member of the present generation reports.
     pub(crate) fn handle_step_times(
         &mut self,
         now: Time,
@@ -41,7 +41,7 @@ impl DriverCore {
         }
     }
 
-    /// Compares the members, and names who is slow, or fast again.
+    /// Compares the members, names slow ones, and tells of those that are fast again.
     pub(crate) fn review_stragglers(&mut self, now: Time) {
         self.stragglers.review_at = None;
         let trains = matches!(self.round.phase(), RoundPhase::Run);
@@ -67,7 +67,7 @@ impl DriverCore {
         self.rebalance(now);
     }
 
-    /// Scores all members, and looks at those who have told new times.
+    /// Scores all members, and looks at those that have reported new times.
     fn look_at_paces(&mut self, now: Time) -> BTreeMap<WorkerId, PaceScore> {
         self.stragglers.paces.retain(|worker, _| self.round.is_member(worker));
         let peers = self.stragglers.peers();

@@ -1,9 +1,11 @@
-//! Stragglers: members that compute for longer than the others, which wait for them in each step. Part of `DriverCore`; its
-//! handlers are in `handlers`, what counts as slow is in `scoring`, what steps went into in `shares`, and what the status says in `shown`.
+//! Stragglers: members that compute for longer than the others, which wait for them in each step. Part of `DriverCore`. Its
+//! handlers are in `handlers`, the scores in `scoring`, the shares of step time in `shares`, and the lines of the status in
+//! `shown`.
 //!
-//! Workers say with their progress how long their steps take, and how much of that is computation. Everybody's whole step is
-//! equally long where all wait for all: the computation tells who is slow. It is compared with the median of the others', and
-//! with the worker's own before. Who is slow in each look for long enough is named; two of one host are their host's fault.
+//! Workers report with their progress the duration of their steps, and the part of it that is computation. As all ranks
+//! wait for each other, their whole steps are equally long: only the time of computation shows a slow member. It is compared
+//! with the median of the others' times, and with the worker's own time before. A member that is slow for long enough is
+//! named. If several members of one host are slow, and none elsewhere, their host is at fault.
 
 mod handlers;
 mod scoring;
@@ -22,23 +24,23 @@ use self::scoring::{MemberPace, PaceScore, PeerTimes};
 /// Delay between step times and their review: one review serves those of all members.
 const REVIEW_AFTER: Duration = Duration::from_secs(1);
 
-/// Peers whose times are known well that it takes to replace a member on their account.
+/// Least number of peers with well-known times that are needed to replace a member for being slower than they are.
 const PEERS_MIN: usize = 2;
 
-/// How long the members of the generation that trains compute in a step, and who of them is slow.
+/// Times of computation in a step of the members of the generation that trains, and the slow ones among them.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Stragglers {
     /// The generation that all of this is about, but for `named`.
     stamp: Option<Stamp>,
     #[serde(with = "crate::recording::readable::pairs")]
     paces: BTreeMap<WorkerId, MemberPace>,
-    /// Members that were named, and since when they are slow. They remain named in later generations, until they are as fast
-    /// as the others or their process is gone.
+    /// Members that were named, with the time since which they are slow. They remain named in later generations, until they
+    /// are as fast as the others or their process is gone.
     #[serde(with = "crate::recording::readable::pairs")]
     named: BTreeMap<WorkerId, NamedStraggler>,
     /// The review that was asked for.
     review_at: Option<Time>,
-    /// When it was told last what the steps of this generation went into; at first, when step times were first told.
+    /// Time of the last report of the step shares of this generation; at first, the time at which step times first came.
     shares_told_at: Option<Time>,
 }
 
@@ -51,7 +53,7 @@ struct NamedStraggler {
 }
 
 impl Stragglers {
-    /// Forgets the generation before, and those who are no members any more.
+    /// Forgets the generation before, and workers that are no members any more.
     fn turn_to(&mut self, stamp: Option<Stamp>, is_member: impl Fn(&WorkerId) -> bool) {
         if self.stamp != stamp {
             self.stamp = stamp;
@@ -61,12 +63,12 @@ impl Stragglers {
         }
     }
 
-    /// The times of now.
+    /// The present times of all members.
     fn peers(&self) -> PeerTimes {
         PeerTimes::new(self.paces.values().map(|pace| (pace.compute_us(), pace.shards())))
     }
 
-    /// The score of a member, against its peers of now.
+    /// The score of a member, against the present times of its peers.
     fn score_of(&self, worker: &WorkerId) -> Option<PaceScore> {
         self.peers().score(self.paces.get(worker)?)
     }
@@ -111,8 +113,8 @@ impl Stragglers {
         self.paces.get(worker).is_some_and(|pace| pace.is_fast(now))
     }
 
-    /// How long a member takes for as many shards as its peers, in thousandths of the median of theirs: by medians over several
-    /// looks at each.
+    /// Time that a member takes for as many shards as its peers, in thousandths of the median of theirs. Each time is a median
+    /// over several looks.
     pub(crate) fn slowness_of(&self, worker: &WorkerId) -> Option<u32> {
         let measured = |pace: &MemberPace| Some((pace.measured_us()?, pace.shards()));
         let peers = PeerTimes::new(self.paces.values().filter_map(measured));
@@ -120,7 +122,7 @@ impl Stragglers {
         peers.slowness(us, shards)
     }
 
-    /// Whether the steps of so many members are dealt by shards.
+    /// Whether at least this number of members deal their steps by shards.
     pub(crate) fn all_carry_shards(&self, members: usize) -> bool {
         self.paces.values().filter(|pace| pace.shards() > 0).count() >= members
     }

@@ -1,8 +1,8 @@
-//! What counts as slow: a member's time of computation against the median of its peers', and against its own before. Used
-//! by `stragglers`.
+//! Straggler scores: a member's time of computation relative to the median of its peers' times, and to its own time before.
+//! Used by `stragglers`.
 //!
-//! A rank that saves a checkpoint, evaluates, compiles or collects garbage is slow in a few steps or for a few seconds: the
-//! medians of workers leave out what is rare, and a spell has to last.
+//! A rank that saves a checkpoint, evaluates, compiles or collects garbage is slow in a few steps or for a few seconds. It
+//! does not count as a straggler: workers report medians, which leave out rare steps, and a spell has to last.
 
 use std::collections::VecDeque;
 
@@ -13,29 +13,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::pace_spell::{LOOKS_MIN, PaceSpell};
 
-/// How many times as long as the median of its peers a slow member computes.
+/// Least ratio of a slow member's time of computation to the median of its peers' times.
 const FACTOR: f64 = 1.5;
 /// The same for a member that computes [`FACTOR`] times as long as it did itself before.
 const FACTOR_OF_CHANGED: f64 = 1.25;
 /// Below this factor a member is as fast as its peers.
 const FACTOR_OF_FAST: f64 = 1.25;
-/// Least share of the whole step that a slow member makes the others wait for: less is not worth a word.
+/// Least share of the whole step that a slow member makes the others wait for. A shorter wait is not worth a report.
 const SHARE_MIN: f64 = 0.1;
-/// Least time that it makes them wait for in a step, in microseconds: less is the noise of a system.
+/// Least time that it makes them wait for in a step, in microseconds. A shorter wait is noise.
 const LOSS_US_MIN: u64 = 1_000;
 
 /// First looks at a member in a generation that do not count: it compiles, and fills its caches.
 const LOOKS_OF_WARM_UP: u32 = 2;
 
-/// Last looks at a member over which its pace is a median, and the number that it takes.
+/// Number of last looks at a member over which its pace is a median, and the least number needed.
 const MEASURED_LOOKS_MAX: usize = 9;
 const MEASURED_LOOKS_MIN: usize = 5;
 
-/// Looks at a member while it was not slow that are remembered, and the number from which on they say what is usual for it.
+/// Most remembered looks at a member while it was not slow, and the least number that gives its usual time.
 const PAST_MAX: usize = 32;
 const PAST_MIN: usize = 8;
 
-/// The time of computation of one member, and since when it is slow.
+/// The time of computation of one member, and its spells of being slow or fast.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct MemberPace {
     times: StepTimes,
@@ -54,25 +54,25 @@ pub(super) struct MemberPace {
     fast: Option<PaceSpell>,
 }
 
-/// How a member compares.
+/// Comparison of a member with its peers and its past.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PaceScore {
-    /// How many times as long as the median of its peers it computes, for as many shards.
+    /// Ratio of its time of computation to the median of its peers' times, for as many shards.
     pub(super) factor: f64,
-    /// How many times as long as it did before; none while too little is known.
+    /// Ratio of its time of computation to its own usual time before; none while too little is known.
     pub(super) own_factor: Option<f64>,
     /// Its time of computation, in microseconds; with shards, for an equal part of them.
     pub(super) compute_us: u64,
     /// The median of its peers' such times, in microseconds.
     pub(super) peers_us: u64,
-    /// Whether the others lose enough by it.
+    /// Whether the others lose enough time by it for a report.
     is_costly: bool,
 }
 
 /// The times of computation of all members.
 ///
-/// Members that carry logical shards are compared by the time that each would take for an equal part of all shards: who carries
-/// more of them than others is not slower for that.
+/// Members that carry logical shards are compared by the time that each would take for an equal part of all shards: a member
+/// is not slow for carrying more shards than others.
 pub(super) struct PeerTimes {
     /// In order.
     times: Vec<u64>,
@@ -93,7 +93,7 @@ impl MemberPace {
         }
     }
 
-    /// Takes the times that the member has told.
+    /// Takes the times that the member has reported.
     pub(super) const fn take(&mut self, times: StepTimes) {
         self.times = times;
         self.is_fresh = true;
@@ -132,7 +132,7 @@ impl MemberPace {
         self.looks >= LOOKS_OF_WARM_UP + LOOKS_MIN
     }
 
-    /// Since when it is slow, if that has lasted for long enough.
+    /// Time since which it is slow, if that has lasted for long enough.
     pub(super) fn slow_since(&self, now: Time) -> Option<Time> {
         let early = is_planted(Bug::StragglerAtOnce);
         let spell = self.slow.filter(|spell| early || spell.has_lasted(now));
@@ -144,7 +144,7 @@ impl MemberPace {
         self.fast.is_some_and(|spell| spell.has_lasted(now))
     }
 
-    /// Looks at the times that the member has told since the last look, if it has.
+    /// Looks at the times that the member has reported since the last look, if there are any.
     pub(super) fn look(&mut self, now: Time, score: Option<PaceScore>) {
         let Some(score) = score.filter(|_| std::mem::take(&mut self.is_fresh)) else { return };
         self.looks = self.looks.saturating_add(1);

@@ -1,4 +1,4 @@
-//! What the time of the members' steps went into, beside computation: data, commits, waiting for slow members. Told to the
+//! Shares of the members' step time that were not computation: data, commits, waiting for slow members. Written to the
 //! event log now and then, for the goodput ledger. Called when step times come, and when a generation ends.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ const SHARES_EVERY: Duration = Duration::from_secs(30);
 /// The same while a member is named as slow: it may be fast again long before the other time has passed.
 const SHARES_EVERY_WHILE_SLOW: Duration = Duration::from_secs(5);
 
-/// Shares are told as multiples of this part of one: less is noise.
+/// Shares are reported as multiples of one divided by this number: finer differences are noise.
 const PARTS: f64 = 10_000.0;
 
 /// Shares of the members' time.
@@ -30,7 +30,7 @@ struct StepShares {
 }
 
 impl DriverCore {
-    /// Tells what steps went into, if that was not told for a while.
+    /// Reports the shares of step time, if the last report is long enough ago.
     pub(super) fn tell_step_shares_in_turn(&mut self, now: Time) {
         let told_at = *self.stragglers.shares_told_at.get_or_insert(now);
         let every = match self.stragglers.named.is_empty() {
@@ -42,7 +42,7 @@ impl DriverCore {
         }
     }
 
-    /// Tells what the steps of the generation under way went into since it was told last.
+    /// Reports the shares of step time in the generation under way since the last report.
     pub(crate) fn tell_step_shares(&mut self, now: Time) {
         if self.stragglers.stamp != self.round.stamp() {
             return;
@@ -85,7 +85,7 @@ impl Stragglers {
         StepShares { data, commit, straggler, slowest }
     }
 
-    /// The slowest of the members that were named: its time of computation, and since when it is slow.
+    /// The slowest of the members that were named, its time of computation, and the time since which it is slow.
     fn slowest_named(&self) -> Option<(&WorkerId, u64, Time)> {
         let named = self.named.iter().filter_map(|(worker, named)| {
             Some((worker, self.paces.get(worker)?.times().compute_us, named.since))

@@ -1,4 +1,5 @@
-//! Tests of replicas that differ (C-6): who is named, since which step, who is never accused, and what each answer does.
+//! Tests of replicas that differ (C-6): the named members and step, members that are never accused, and the effect of each
+//! answer.
 
 use elastic_protocol::messages::{
     ReportedValues, StateDigests, StatusReport, TensorDigest, TensorName, WorkerToDriver,
@@ -18,7 +19,7 @@ struct ReplicatedJob {
 const WEIGHTS: u64 = 1;
 const OTHER: u64 = 2;
 
-/// What a member tells of an array: its content, and whether the step changed it.
+/// A member's digest of an array: its content, and whether the step changed it. None: it sends no digest.
 type Told = Option<(u64, bool)>;
 
 impl ReplicatedJob {
@@ -37,7 +38,7 @@ impl ReplicatedJob {
         Self::begin(hosts, |config| config.on_divergence = answer)
     }
 
-    /// All members commit a step, and tell what they hold.
+    /// All members commit a step, and send their digests.
     fn commit(&mut self, told: impl Fn(&WorkerId, u64) -> Told) {
         self.step += 1;
         let members = self.cluster.members();
@@ -397,7 +398,7 @@ fn c_6_d_3_a_driver_that_takes_over_repairs_what_its_predecessor_found() {
     let root = job.cluster.roots.last().copied().flatten().expect("G-6: no sync is skipped");
     assert_ne!(root, 0, "the root is one of the majority");
     assert!(job.status().divergence.is_empty(), "all hold the same again");
-    // What is repaired is forgotten in the journal, too.
+    // A repaired difference is forgotten in the journal, too.
     job.cluster.damaged.clear();
     job.cluster.restart_driver();
     assert!(job.status().divergence.is_empty());

@@ -1,4 +1,4 @@
-//! Tests of the first steps after a reset: when they are told, and what of each host.
+//! Tests of the first steps after a reset: the time of their report, and its content for each host.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn with_a_reset() -> (Cluster, Vec<WorkerId>) {
     (cluster, members)
 }
 
-/// What was told once, after the reset's own report.
+/// The report of first steps: it came once, after the reset's own report.
 fn told(cluster: &Cluster) -> &BTreeMap<HostName, HostResetMs> {
     let [(resets_before, hosts)] = &cluster.first_steps[..] else {
         panic!("{:?}", cluster.first_steps)

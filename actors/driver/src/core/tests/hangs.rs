@@ -1,4 +1,4 @@
-//! Tests of hangs: who is awaited, what is usual, who is named and when, and the operator's answer.
+//! Tests of hangs: awaited members, usual waits, naming and its time, and the operator's answer.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub(super) fn inside() -> CollectivePosition {
     inside_of(0, 0)
 }
 
-/// In a collective of a group of so many ranks; group 0 is that of all.
+/// A position in a collective of a group with this number of ranks; group 0 is that of all ranks.
 fn inside_of(group: u64, ranks: u32) -> CollectivePosition {
     let (kind, is_of_all) = ("all_reduce".to_owned(), group == 0);
     let inside = Some(CurrentCollective { kind, is_of_all, group, ranks });
@@ -92,7 +92,7 @@ impl Cluster {
         self.pass(Duration::from_millis(20));
     }
 
-    /// The workers that were named, with how late they were.
+    /// The workers that were named, with their lateness in milliseconds.
     pub(super) fn named(&self) -> Vec<(WorkerId, u64)> {
         let named = self.stalls.iter().filter_map(|event| match event {
             EventKind::WorkerStalled { worker, late_ms, .. } => Some((worker.clone(), *late_ms)),
@@ -351,7 +351,7 @@ fn x_15_a_member_in_another_collective_is_named_with_both_collectives() {
 fn of_two_collectives_the_one_of_fewer_members_is_the_other_one_and_that_of_all_is_not() {
     for (stands, expected) in [
         ([inside_of(9, 3), inside_of(9, 3), inside()], 2),
-        // As many wait in each: one more computes in neither, and the job has two members left.
+        // The collective of all ranks has more waiting members than that of the sub-group.
         ([inside_of(9, 2), inside(), inside()], 0),
     ] {
         let mut cluster = three(tell_after_five_seconds);
@@ -367,9 +367,9 @@ fn of_two_collectives_the_one_of_fewer_members_is_the_other_one_and_that_of_all_
 #[test]
 fn a_sub_group_that_is_complete_or_one_whose_other_member_computes_is_no_other_collective() {
     for stands in [
-        // All of the pair are in it: they come when they are through.
+        // Both ranks of the pair are in its collective: they go on when it is done.
         [Some(inside_of(9, 2)), Some(inside_of(9, 2)), Some(inside())],
-        // The other one of the pair moves: it may be on its way.
+        // The other rank of the pair does not stand still: it may be on its way.
         [Some(inside_of(9, 2)), None, Some(inside())],
         // Two pairs that are both complete, as far as they have members here.
         [Some(inside_of(8, 1)), Some(inside_of(9, 2)), Some(inside_of(9, 2))],
@@ -401,7 +401,7 @@ fn who_has_finished_is_no_hang_of_those_that_are_about_to() {
     let late = cluster.worker("b", 0);
     cluster.hang(&late, ProcessActivity::Waiting);
     cluster.pass(seconds(4));
-    // All have come, and one of them was the first to finish: what the others do has not been heard yet.
+    // All have come, and one of them was the first to finish: the others have not reported yet.
     let done = cluster.worker("a", 0);
     cluster.goes_on(&late);
     cluster.vote(&done, Ballot::Success);

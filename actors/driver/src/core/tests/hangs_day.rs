@@ -1,5 +1,5 @@
-//! A day of training with everything that takes long now and then, and five hundred hangs: nobody is named who does
-//! not hang, and whoever hangs is named in time.
+//! A test of a day of training with all kinds of long waits, and five hundred hangs: no member is named that does not
+//! hang, and each hanging member is named in time.
 
 use std::time::Duration;
 

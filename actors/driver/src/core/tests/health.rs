@@ -1,4 +1,4 @@
-//! Tests of health checks of hosts whose workers were replaced: when they are asked for, and what their results do with the slots.
+//! Tests of health checks of hosts whose workers were replaced: the time of a check, and the effect of its result on slots.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn slot_b(job: &PacedJob) -> WorkerCondition {
     status.workers.iter().find(|slot| slot.host.as_str() == "b").expect("a slot").state
 }
 
-/// The failures that were told, and how often a check was told to have passed.
+/// The reported failures, and the number of reports that a check has passed.
 fn told(job: &PacedJob) -> (Vec<(String, String)>, usize) {
     let failed = job.cluster.stragglers.iter().filter_map(|event| match event {
         EventKind::HealthCheckFailed { reason, output, .. } => {

@@ -1,5 +1,5 @@
-//! Tests of deadlines while orders wait for a journal that cannot be written: nobody is late for what it was not told
-//! (G-9), and nobody is put out for it (G-5).
+//! Tests of deadlines while orders wait for a journal that cannot be written: no worker counts as late with an order that
+//! it was not told (G-9), and none is evicted for that (G-5).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const ELASTIC: Duration = Duration::from_secs(60);
 
 /// Longer than every deadline of a phase.
 const LONG: Duration = Duration::from_secs(90);
-/// Almost as long as the end of a job may take to be stored.
+/// Just below the deadline for storing the end of a job.
 const ALMOST_STORED_WITHIN: Duration = Duration::from_secs(55);
 
 /// A job that trains with one worker on each host, and needs `min_np`.
@@ -31,13 +31,13 @@ fn trains(hosts: &[&str], min_np: u32) -> Cluster {
     cluster
 }
 
-/// Has the journal store nothing, and everything that is decided from now on wait for a newcomer's start.
+/// Has the journal store nothing from now on. All further decisions wait for the record of a newcomer's start.
 fn hold(cluster: &mut Cluster) {
     cluster.disk_hangs = true;
     cluster.add_host("z", 1);
 }
 
-/// Has what is to be stored fail.
+/// Has the storing of the next batch fail.
 fn fail_to_store(cluster: &mut Cluster) {
     cluster.core.poll_batch().expect("something is to be stored");
     cluster.core.handle_journal_failed(cluster.now, "no space is left", true);
@@ -262,7 +262,7 @@ fn g_9_who_was_not_welcomed_is_not_late_with_its_arrival() {
     assert_eq!(cluster.stops.len(), 2, "in the end it is late, as the one that did not attach");
 }
 
-/// Found by the simulation (actors, seed 862300): a worker that nobody welcomed ended for want of a driver, and its end was
+/// Found by the simulation (actors, seed 862300): a worker that was not welcomed ended for want of a driver, and its end was
 /// taken for a failure of the only member.
 #[test]
 fn g_10_who_comes_back_is_welcomed_while_nothing_can_be_stored() {

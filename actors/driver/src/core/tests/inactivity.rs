@@ -1,4 +1,5 @@
-//! Tests of members by restart that stand still against their peers: who is named, on which grounds, and who is not.
+//! Tests of members by restart that are inactive against their peers: the named members, their grounds, and members that
+//! are not named.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ fn completed(count: u64) -> RecordedCollectives {
     RecordedCollectives { entered: count, completed: count }
 }
 
-/// All wait in the same, with so many collectives entered by each, and completed by those that have entered fewer.
+/// All wait in the same place, and each has entered and completed this number of collectives; none: it has no recorder.
 fn all_wait(cluster: &mut Cluster, workers: &[WorkerId], counts: [Option<u64>; 4]) {
     for (worker, count) in workers.iter().zip(counts) {
         does(cluster, worker, ProcessActivity::Waiting, "an event");
@@ -239,7 +240,7 @@ fn counts_of_collectives_that_say_nothing_name_nobody() {
         [Some(8), Some(8), Some(7), None],
         // The stages of a pipeline.
         [Some(16), Some(32), Some(32), Some(15)],
-        // As many are behind as not, and more.
+        // Half of the members are behind, or more.
         [Some(8), Some(8), Some(7), Some(7)],
         [Some(8), Some(7), Some(7), Some(7)],
     ] {
@@ -248,14 +249,14 @@ fn counts_of_collectives_that_say_nothing_name_nobody() {
         cluster.pass(seconds(600));
         assert_eq!(cluster.stalls, [], "{counts:?}");
     }
-    // Its path to the others is cut: it waits for their data in the one before.
+    // The path of a member to the others is cut: it waits for their data in the collective before.
     let (mut cluster, workers) = four(|_| {});
     all_wait(&mut cluster, &workers, [Some(8), Some(8), Some(7), Some(8)]);
     cluster.sights.get_mut(&workers[2]).expect("it is there").collectives =
         Some(RecordedCollectives { entered: 7, completed: 6 });
     cluster.pass(seconds(600));
     assert_eq!(cluster.stalls, [], "it waits itself");
-    // Somebody enters collectives all the time, each of which the same one enters last.
+    // The members enter collectives all the time, and the same member is always the last one.
     let (mut cluster, workers) = four(|_| {});
     for step in 1..60 {
         all_wait(

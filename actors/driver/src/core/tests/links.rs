@@ -1,4 +1,4 @@
-//! Tests of links between hosts: which is named as slow, when, and when not; whose fault it is; and what the status shows.
+//! Tests of slow links between hosts: conditions and time of naming, the host at fault, and the lines of the status.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +14,7 @@ use crate::core::{DriverConfig, EventKind, OnStraggler};
 
 const MB: u64 = 1_000_000;
 
-/// The rate of a link that nothing slows, in MB a second, and what it carries. Of a slow one that is a sixth of the time at a
-/// tenth of the rate.
+/// The rate of a healthy link, in MB a second, and its load. At a tenth of the rate, the load takes a sixth of the time.
 const USUAL: u64 = 300;
 const LOAD: u64 = 5;
 
@@ -111,7 +110,7 @@ fn a_slow_link_is_named_by_both_of_its_hosts_and_told_when_it_is_over() {
         panic!("{:?}", job.cluster.stragglers);
     };
     assert_eq!((*factor, *rate_mb_per_s, *others_mb_per_s), (10.0, 30.0, 300.0));
-    // Of a step of 140 ms a sixth, but for a sixtieth.
+    // A sixth of a step of 140 ms, less the sixtieth that the load takes at the usual rate.
     assert!((*loss_ms - 21.0).abs() < 0.01, "{loss_ms}");
     assert!((10_000.0..15_000.0).contains(slow_ms), "{slow_ms}");
     let told = shown(&job);
@@ -237,8 +236,8 @@ fn a_link_that_remains_slow_in_the_next_generation_is_not_named_again() {
 fn l_3_a_day_of_noise_names_no_link() {
     let mut job = begin(&THREE, |_| {});
     let mut random = ChaCha8Rng::seed_from_u64(9);
-    // The hosts between which data is slow for a while, as beside a checkpoint or another job's burst, and until when; then all links are
-    // as fast as ever for as long as that again.
+    // The hosts between which data is slow for a while, as beside a checkpoint or another job's burst, and the end of that
+    // while. After it, all links are fast for the same time again.
     let (mut busy, mut until, mut quiet_until) = (None, 0, 0);
     for second_number in 0..24 * 3_600_u64 {
         if second_number >= until {

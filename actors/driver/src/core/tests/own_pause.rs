@@ -1,4 +1,4 @@
-//! Tests of a driver that was paused, and finds deadlines passed as it goes on.
+//! Tests of a driver whose process was paused, and that finds deadlines passed as it goes on.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const ELASTIC: Duration = Duration::from_secs(5);
 /// Longer than every deadline.
 const PAUSE: Duration = Duration::from_secs(3_600);
 
-/// Time after a pause in which nobody is late: the silence of others is judged within it. 6 s and 2 s.
+/// Time after a pause in which no node counts as late: the silence of others is judged within it. 6 s and 2 s.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Longer than the delay of a review.

@@ -148,7 +148,7 @@ fn g_5_the_only_holder_that_is_heard_is_kept_although_its_system_refuses_it() {
     assert!(cluster.has_worker("a", 0));
 }
 
-/// Has a worker's process end whenever its generation has committed a step and trained for so long, for an hour.
+/// Has a worker's process end whenever its generation has committed a step and trained for this time, for an hour.
 fn end_again_and_again(cluster: &mut Cluster, trains: Duration) {
     let end = cluster.now + Duration::from_secs(3600);
     while cluster.now < end && cluster.result.is_none() {

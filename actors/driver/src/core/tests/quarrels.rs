@@ -137,7 +137,7 @@ fn who_only_passes_a_report_on_is_no_witness_and_its_host_has_no_part_in_the_qua
     for _ in 0..3 {
         let worker = |name: &str| cluster.worker(name, 0);
         let (one, two, three, four) = (worker("a"), worker("b"), worker("c"), worker("d"));
-        // The last hears it from one that was told itself, and before that one says so.
+        // The last one learns it from a member that was told itself, and reports it before that member does.
         cluster.pass_on(&four, &three, &two);
         cluster.pass_on(&three, &one, &two);
         cluster.accuse(&one, &two);

@@ -1,5 +1,5 @@
-//! Tests of shards that are dealt anew for slow members (L-4, C-2): who carries how many, when, when not, and what a driver's
-//! successor knows of it.
+//! Tests of shards that are dealt anew for slow members (L-4, C-2): the number of shards of each rank, conditions and time
+//! of a deal, and the knowledge of a driver's successor.
 
 use elastic_protocol::{ResetCause, WorkerId};
 
@@ -35,7 +35,7 @@ fn deals(job: &PacedJob) -> Vec<(Vec<u32>, Vec<u32>)> {
     dealt.collect()
 }
 
-/// Why shards were not dealt anew.
+/// Reasons for which shards were not dealt anew.
 fn refusals(job: &PacedJob) -> Vec<&str> {
     let refused = job.cluster.stragglers.iter().filter_map(|event| match event {
         EventKind::NotRebalanced { reason, .. } => Some(reason.as_str()),

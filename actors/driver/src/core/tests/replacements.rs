@@ -1,4 +1,5 @@
-//! Tests of replaced members (L-4, X-2, G-11): who is replaced, by whom, how the member leaves, and when nobody is.
+//! Tests of replaced members (L-4, X-2, G-11): the replaced member and its replacement, its departure, and conditions under
+//! which no member is replaced.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ fn hosts_of(job: &PacedJob) -> Vec<String> {
     job.cluster.members().iter().map(|worker| worker.host.to_string()).collect()
 }
 
-/// The replacements: the worker, its ranks, whether its host is at fault, and how many spare slots there were.
+/// The replacements: the worker, the number of ranks, whether its host is at fault, and the number of spare slots.
 fn replaced(job: &PacedJob) -> Vec<(WorkerId, usize, bool, u32)> {
     let replaced = job.cluster.stragglers.iter().filter_map(|event| match event {
         EventKind::WorkerReplaced { worker, ranks, is_host, spares, .. } => {
@@ -46,7 +47,7 @@ fn replaced(job: &PacedJob) -> Vec<(WorkerId, usize, bool, u32)> {
     replaced.collect()
 }
 
-/// Why members were not replaced.
+/// Reasons for which members were not replaced.
 fn refusals(job: &PacedJob) -> Vec<&str> {
     let refused = job.cluster.stragglers.iter().filter_map(|event| match event {
         EventKind::WorkerNotReplaced { reason, .. } => Some(reason.as_str()),

@@ -1,4 +1,4 @@
-//! Tests of the numbers and notes of programs: whose they are, how long they are shown, and how much of them.
+//! Tests of the values and notes that programs report: their worker, the time for which they are shown, and their bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn reports(cluster: &mut Cluster, worker: &WorkerId, stamp: Stamp, loss: f64) {
     cluster.settle();
 }
 
-/// What the status shows of each host's worker.
+/// The values that the status shows of each host's worker.
 fn shown(cluster: &Cluster) -> BTreeMap<String, String> {
     let status = cluster.core.status(cluster.now, &|_| String::new());
     let workers = status.workers.into_iter();

@@ -1,4 +1,4 @@
-//! Tests of stragglers: who is named as slow, when, and when not; whose fault it is; and what the status shows.
+//! Tests of stragglers: conditions and time of naming, the host at fault, and the lines of the status.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) struct PacedJob {
     pub(super) cluster: Cluster,
     /// Whether steps are dealt by shards; then times are those of one shard.
     pub(super) carries: bool,
-    /// For how long all are blocked in collectives in each step, in milliseconds.
+    /// Time for which all are blocked in collectives in each step, in milliseconds.
     pub(super) waiting_ms: u64,
     step: u64,
 }
@@ -46,12 +46,12 @@ impl PacedJob {
         Self { cluster, carries, waiting_ms: 2, step: 0 }
     }
 
-    /// A second passes: all have computed for as long as this says in each step, in milliseconds, and waited for the slowest.
+    /// Lets a second pass. In each step, each member has computed for `compute_ms`, and has waited for the slowest one.
     pub(super) fn second(&mut self, compute_ms: impl FnMut(&WorkerId) -> u64) {
         self.second_over(compute_ms, |_| Vec::new());
     }
 
-    /// The same, and data has come in to each as fast as this says.
+    /// As [`second`](Self::second), and data has come in to each member at these rates.
     pub(super) fn second_over(
         &mut self,
         mut compute_ms: impl FnMut(&WorkerId) -> u64,
@@ -80,7 +80,7 @@ impl PacedJob {
         self.cluster.pass(seconds(1));
     }
 
-    /// The shards that a member deals to itself, by what it was told; 0 if its program has none.
+    /// The number of shards that a member carries, by the formation that it was sent; 0 if its program has none.
     pub(super) fn shards_of(&self, worker: &WorkerId) -> u32 {
         let told = self.cluster.placement_of(worker).filter(|_| self.carries);
         let Some(Placement { rank, assignment, shards, .. }) = told else { return 0 };
@@ -273,14 +273,14 @@ fn who_remains_slow_in_the_next_generation_is_not_named_again_and_its_next_proce
     assert_eq!(job.named().len(), 2);
 }
 
-/// What a healthy rank does for longer than a step now and then: a collection of garbage, a slow read, a compilation, a
-/// checkpoint and an evaluation of its own.
+/// Work for which a healthy rank is slow now and then: a garbage collection, a slow read, a compilation, a checkpoint or an
+/// evaluation of its own.
 struct LongWork {
-    /// How often it comes, at most.
+    /// Shortest average time between two of its kind, in seconds.
     every_s: u64,
-    /// For how many seconds its steps are slow.
+    /// Number of seconds for which the rank's steps are slow.
     lasts_s: std::ops::Range<u64>,
-    /// How many times as long its steps are.
+    /// Ratio of the time of such a step to that of a usual one.
     times: u64,
     /// Whether it is always the first rank's.
     is_roots: bool,
@@ -318,7 +318,7 @@ fn a_day_of_noise(answer: impl FnOnce(&mut DriverConfig)) {
         answer(config);
     });
     let mut random = ChaCha8Rng::seed_from_u64(7);
-    // The rank that is slow, how many times, and until when; then all are as fast as ever for as long as that again.
+    // The slow rank with its factor, and the end of its spell. After that, all are fast for the same time again.
     let (mut slow, mut until, mut quiet_until) = (None, 0, 0);
     for second in 0..24 * 3_600_u64 {
         if second >= until {

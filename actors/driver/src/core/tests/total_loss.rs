@@ -1,4 +1,5 @@
-//! Tests of lost steps: what is counted, what is said, and when a job ends rather than begin again from the start.
+//! Tests of lost steps: their count, their report, and the conditions under which a job ends rather than begin again from
+//! the start.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tests of durable checkpoints: when a step is saved, who makes it whole, and what a failure costs.
+//! Tests of durable checkpoints: the step of a save, the rank that makes it whole, and the cost of a failure.
 
 mod at_the_end;
 mod before_stop;

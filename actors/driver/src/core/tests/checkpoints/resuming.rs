@@ -1,4 +1,4 @@
-//! Tests of what a job goes on from: a checkpoint, an old holder, or nothing.
+//! Tests of the state from which a job goes on: a checkpoint, the commit of an old holder, or none.
 
 use super::*;
 
@@ -136,7 +136,7 @@ fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence
         "the checkpoint of step 100, which this job has saved or loaded, is not in shared";
     assert_eq!(result.reason, missing);
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("mounted")));
-    // One that may begin again, or finds an earlier checkpoint, says so and counts what is lost.
+    // A job that may begin again, or finds an earlier checkpoint, reports that and counts the lost steps.
     let earlier = Some(Step(60));
     for (on_total_loss, found, lost) in [
         (OnTotalLoss::Restart, None, 120),

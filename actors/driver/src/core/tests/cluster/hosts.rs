@@ -104,7 +104,7 @@ impl Cluster {
         self.join_job(node, slots, live, (None, None));
     }
 
-    /// An agent joins that was told to join a job of this name, with so many hosts.
+    /// Joins the agent of a host that was told this name of the job, and this number of hosts.
     pub(in crate::core::tests) fn join_job(
         &mut self,
         node: &NodeId,

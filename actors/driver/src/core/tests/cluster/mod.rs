@@ -105,21 +105,21 @@ pub(super) struct Cluster {
     pub(super) joined: Vec<(HostName, u32)>,
     /// Whether the host manager does not blacklist a failing host by itself.
     pub(super) host_manager_is_slow: bool,
-    /// Events that say which host does not reach which.
+    /// Events about two hosts that do not reach each other.
     pub(super) unreachable: Vec<UnreachableHost>,
     pub(super) warnings: Vec<String>,
     pub(super) out_of_memory: Vec<WorkerId>,
-    /// What agents see when they look at a process; a stack is shown only if it was asked for.
+    /// Agents' sights of processes; a stack is shown only if it was asked for.
     pub(super) sights: BTreeMap<WorkerId, ProcessSight>,
     /// Orders to look at a process, with whether its stack was wanted.
     pub(super) looks: Vec<(WorkerId, bool)>,
     /// Events about hangs.
     pub(super) stalls: Vec<EventKind>,
-    /// Workers whose content differs from what their step says.
+    /// Workers whose commits have other content than their step should give.
     pub(super) damaged: BTreeSet<WorkerId>,
     /// Events about replicas that differ, or are not compared.
     pub(super) divergence: Vec<EventKind>,
-    /// What steps went into, as it was told.
+    /// Events about the shares of step time.
     pub(super) measured: Vec<EventKind>,
     /// Agents that were asked for a health check, with the number of the question.
     pub(super) checks: Vec<(NodeId, u64)>,
@@ -136,7 +136,7 @@ pub(super) struct Cluster {
     pub(super) saves: Vec<(WorkerId, CheckpointOrder)>,
     /// Orders to make a step's checkpoint whole.
     pub(super) seals: Vec<(WorkerId, u64)>,
-    /// The last place that members were told to look for their state.
+    /// The last checkpoint source that members were given.
     pub(super) source: Option<CheckpointSource>,
     /// Whether processes that are told to end wait until they are let go.
     pub(super) hold_stops: bool,
@@ -238,7 +238,7 @@ impl Cluster {
         self.config.shards
     }
 
-    /// Where a worker was placed last.
+    /// The last placement of a worker.
     pub(super) fn placement_of(&self, worker: &WorkerId) -> Option<&Placement> {
         self.workers.get(worker)?.placement.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Carries out what the core wants, and lets time pass.
+//! Carries out the core's outputs, and lets time pass.
 
 use super::*;
 
@@ -47,7 +47,7 @@ impl Cluster {
         self.verdicts.pop_front().or_else(|| self.registry.poll_output())
     }
 
-    /// Stores what the core has recorded. Returns whether there was anything.
+    /// Stores the core's new records. Returns whether there were any.
     pub(in crate::core::tests) fn store(&mut self) -> bool {
         if self.disk_hangs {
             return false;
