@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where messages and their encoding are defined, relative to this package.
+/// Sources that define the messages and their encoding, as paths relative to this package.
 const SOURCES: [&str; 8] = [
     "../protocol/src",
     "../runtime/src/envelope.rs",
@@ -48,7 +48,7 @@ fn list(path: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The source without comments, white space and unit tests: what changes no message.
+/// The source without comments, white space and unit tests: those change no message.
 fn said(text: &str) -> String {
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
     let lines = code.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));

@@ -1,4 +1,4 @@
-//! Errors of writers and readers. They name the file, and what is wrong with it.
+//! Errors of writers and readers of checkpoints. They name the file and its defect.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ pub enum SaveError {
     /// The file system refused an operation.
     #[error("{action} {path} failed")]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -34,7 +34,7 @@ pub enum SaveError {
     PartsDiffer {
         /// The writer of the part.
         rank: u32,
-        /// What differs.
+        /// The property in which the parts differ.
         what: &'static str,
     },
     /// The arrays make no sense.
@@ -57,7 +57,7 @@ impl SaveError {
     }
 }
 
-/// Why a checkpoint is not taken: one reason for each.
+/// Reason for which a checkpoint is not taken: one for each checkpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Damage {
     /// It has no manifest: its save did not end.
@@ -92,12 +92,12 @@ pub enum Damage {
     },
     /// The manifest cannot be understood.
     Manifest {
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
     /// It belongs to another job, or its directory was renamed.
     Foreign {
-        /// What does not fit.
+        /// The mismatch, in words.
         reason: String,
     },
 }
@@ -151,7 +151,7 @@ pub enum CheckpointLoadError {
     Damaged {
         /// Its directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         damage: Damage,
     },
     /// A copy for other readers cannot be written.

@@ -1,5 +1,6 @@
-//! The file system that checkpoints need: a small trait, so that tests can cut the power at each operation and other stores can
-//! stand behind it, and the system's own.
+//! The file system that checkpoints need: a small trait, and its implementation by the operating system. The trait
+//! allows tests to cut the power at each operation, and other stores to take the place of files. Used by all of this
+//! crate.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -10,7 +11,7 @@ pub trait SyncedWrite: Write {
     /// Makes all that was written safe.
     ///
     /// # Errors
-    /// The system's error: what was written may be lost, also if a later sync succeeds.
+    /// The system's error: the bytes that were written may be lost, even if a later sync succeeds.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -22,9 +23,10 @@ impl<T: Read + Seek + Send> SeekableRead for T {}
 /// A directory tree. Changes of a directory (new, renamed and removed names) are safe after its
 /// [`sync_directory`](Self::sync_directory).
 ///
-/// A store of objects fits, too: its objects appear when they are [synced](SyncedWrite::sync), directories are what their names begin
-/// with, and a renamed one is copied, and then removed. What is asked of it is that a renamed file has its new name only when it is
-/// whole, and that of a renamed directory `manifest.json` loses its old name first. `objects` in this crate's tests is such a store.
+/// A store of objects fits, too. Its objects appear when they are [synced](SyncedWrite::sync), its directories are
+/// prefixes of names, and a rename is a copy followed by a removal. Two things are required of it: a renamed file has
+/// its new name only when it is whole, and of the files in a renamed directory, `manifest.json` loses its old name
+/// first. `objects` in this crate's tests is such a store.
 pub trait FileSystem {
     /// Makes a directory, with those above it. One that exists already is no error.
     ///
@@ -61,7 +63,7 @@ pub trait FileSystem {
     /// # Errors
     /// The system's error.
     fn remove_directory(&self, path: &Path) -> io::Result<()>;
-    /// Whether a path is a symbolic link: what it leads to is somebody else's, and nothing is removed there.
+    /// Whether a path is a symbolic link. The target of a link belongs to others, so nothing is removed there.
     fn is_link(&self, _path: &Path) -> bool {
         false
     }
@@ -72,8 +74,8 @@ pub trait FileSystem {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The store that a directory of checkpoints stands in, for whoever saves, resumes or looks at them: the one place that names a store.
-/// Today it is the system's files for every directory.
+/// The store that holds a directory of checkpoints. Saves, resumes and inspections all ask here: no other place names a
+/// store. Today it is the system's files for every directory.
 pub fn store_of(_directory: &Path) -> &'static dyn FileSystem {
     &LocalFiles
 }

@@ -1,5 +1,5 @@
-//! Where the content of each chunk stands in the commit, and how readers divide the chunks among themselves. Used by `read` and
-//! `stored`, and by workers that resume together, each of which reads a share.
+//! Layout of a checkpoint: the place of each chunk's content in the commit, and the division of the chunks among
+//! several readers. Used by `read` and `stored`, and by workers that resume together, each of which reads a share.
 
 use std::collections::BTreeMap;
 use std::io::{self, SeekFrom};
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 1 << 20;
 pub(crate) struct CommitStretch {
     /// The file's index in the manifest.
     pub(crate) file: usize,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub(crate) offset: u64,
     pub(crate) in_commit: Range<usize>,
 }
@@ -35,30 +35,30 @@ pub struct CommitLayout<'a> {
     length: usize,
 }
 
-/// What one checksum is over.
+/// A chunk of a file: the bytes that one checksum covers.
 #[derive(Debug)]
 struct Chunk {
     /// The file's index in the manifest.
     file: usize,
     /// The chunk's number within its file.
     number: usize,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     offset: u64,
     bytes: usize,
-    /// What of it belongs to the commit, in order. The rest of it is a header.
+    /// Its parts that belong to the commit, in order. The rest of it is a header.
     pieces: Vec<ChunkPiece>,
 }
 
 /// A part of a chunk that belongs to the commit.
 #[derive(Debug)]
 struct ChunkPiece {
-    /// Where it begins in its chunk.
+    /// Its offset in its chunk.
     at: usize,
     in_commit: Range<usize>,
 }
 
 impl ChunkPiece {
-    /// Its stretches, as distances from its begin.
+    /// Its stretches, as offsets from its begin.
     fn stretches(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let length = self.in_commit.len();
         (0..length).step_by(PIECE_BYTES).map(move |from| from..(from + PIECE_BYTES).min(length))
@@ -140,7 +140,7 @@ impl<'a> CommitLayout<'a> {
     /// commit's [length](Self::length). `count` is told the number of bytes after each piece that was read.
     ///
     /// # Errors
-    /// The first [`Damage`]. What `commit` holds in the places of these chunks is then undefined.
+    /// The first [`Damage`]. The content of `commit` in the places of these chunks is then undefined.
     pub fn read(
         &self,
         files: &dyn FileSystem,
@@ -297,7 +297,7 @@ fn place(chunks: &mut [Chunk], record: &FileRecord, spans: Spans) -> Option<()> 
     Some(())
 }
 
-/// A file of the length that its record says, and the checksum of what was read since the last chunk began.
+/// A file of the length that its record says, and the checksum of the bytes read since the last chunk began.
 struct OpenedFile<'a> {
     name: &'a str,
     content: Box<dyn SeekableRead>,
@@ -327,7 +327,7 @@ impl<'a> OpenedFile<'a> {
         Ok(())
     }
 
-    /// Reads what is not part of the commit.
+    /// Reads bytes that are not part of the commit.
     fn skip(&mut self, bytes: usize, count: &mut dyn FnMut(usize)) -> Result<(), Damage> {
         let mut skipped = std::mem::take(&mut self.skipped);
         skipped.resize(bytes, 0);

@@ -56,7 +56,8 @@ fn step_of(name: &str) -> Option<u64> {
 
 /// Checksum of bytes, as it stands in manifests: XXH3-64, in hexadecimal digits.
 ///
-/// The checksums are against damage, not against forgers: who can write into the directory can write a manifest, too.
+/// The checksums are against damage, not against forgers: anybody who can write to the directory can also write a
+/// manifest.
 /// XXH3 is faster than memory is read, so it costs a save nothing, and the digest of a commit is XXH3 already.
 fn checksum(bytes: &[u8]) -> String {
     hex(xxhash_rust::xxh3::xxh3_64(bytes))

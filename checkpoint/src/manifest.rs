@@ -1,4 +1,5 @@
-//! `manifest.json`: what a checkpoint consists of. Written by `seal`, read by `read`.
+//! `manifest.json`: the commit of a checkpoint, its files and its arrays, with their checksums. Written by `seal`, read
+//! by `read`.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::error::Damage;
 use crate::{checksum, hex};
 
-/// Highest step of a checkpoint. No training comes so far, and whoever counts on from it must not overflow.
+/// Highest step of a checkpoint. No training comes so far, and there is room to count on from it without an overflow.
 const STEP_MAX: u64 = 1 << 62;
 
 /// Name of the manifest within a step's directory.
@@ -40,7 +41,7 @@ pub struct Manifest {
     pub generation: u64,
     /// Number of workers that made and wrote the commit.
     pub world_size: u32,
-    /// When it was sealed, in milliseconds since 1970.
+    /// Time at which it was sealed, in milliseconds since 1970.
     pub saved_at_ms: u64,
     /// Length of the commit, in bytes.
     pub length: u64,
@@ -82,13 +83,13 @@ pub struct TensorRecord {
     pub dtype: safetensors::Dtype,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Where it begins in the commit.
+    /// Its offset in the commit.
     pub offset: u64,
     /// Its length, in bytes.
     pub bytes: u64,
     /// The file that holds it.
     pub file: String,
-    /// Where it begins in that file.
+    /// Its offset in that file.
     pub file_offset: u64,
 }
 
@@ -142,7 +143,7 @@ impl Manifest {
         u64::from_str_radix(&self.digest, 16).ok().filter(|digest| hex(*digest) == self.digest)
     }
 
-    /// Compares the XXH3-64 of a commit that was put together from the files with what was written.
+    /// Compares the XXH3-64 of a commit that was put together from the files with the recorded digest.
     ///
     /// # Errors
     /// [`Damage::Manifest`]: they differ.

@@ -120,7 +120,7 @@ fn directory_of(change: &NameChange) -> &str {
 pub struct MemoryFiles(Arc<Mutex<MemoryTree>>);
 
 impl MemoryFiles {
-    /// An empty one. The seed draws what survives a loss of power.
+    /// An empty file system. The seed decides which unsynced changes survive a loss of power.
     pub fn new(seed: u64) -> Self {
         let disk = Self::default();
         disk.tree().random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -146,7 +146,7 @@ impl MemoryFiles {
         self.tree().is_full = is_full;
     }
 
-    /// Loses power, and has it back: only what is safe is left, with some of the rest.
+    /// Loses power, and has it back: synced content is left, with some of the rest.
     pub fn lose_power(&self) {
         let mut disk = self.tree();
         let mut by_directory: BTreeMap<String, Vec<NameChange>> = BTreeMap::new();

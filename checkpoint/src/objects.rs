@@ -1,6 +1,6 @@
-//! A store of objects behind [`FileSystem`], as object storage is one: names without directories, objects that appear whole or not at
-//! all, no renaming but a copy and a removal, and requests that fail at any time. Test-only: it shows that the order of a save and the
-//! search for the newest checkpoint need no more than that.
+//! A store of objects behind [`FileSystem`], like object storage: names without directories, objects that appear whole
+//! or not at all, no renaming but a copy and a removal, and requests that fail at any time. Test-only: it shows that
+//! the order of a save and the search for the newest checkpoint need no more than that.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,7 +112,8 @@ impl FileSystem for Objects {
             let new = if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) };
             bucket.put(&new, content.clone())?;
         }
-        // The manifest has the first name of all: what is left of a checkpoint after a failure is partial.
+        // The manifest's name is the first in the order. If the removals fail half-way, the old checkpoint is therefore
+        // partial.
         moved.iter().try_for_each(|(path, _)| bucket.delete(path))
     }
 
@@ -163,7 +164,8 @@ mod tests {
         store
     }
 
-    /// The newest checkpoint, which has what was saved, and all others that are sealed are whole.
+    /// The step of the newest sealed checkpoint. Checks that it has the saved content, and that all sealed ones are
+    /// whole.
     fn newest_of(store: &Objects) -> u64 {
         for candidate in list(store, root()).expect("it is there") {
             if let Ok(manifest) = candidate.manifest {
@@ -194,7 +196,7 @@ mod tests {
             store.0.borrow_mut().left = None;
             let newest = newest_of(&store);
             assert!(newest == 4 || (newest == 3 && !is_saved), "{newest} after {cut} requests");
-            // What was left behind disturbs no later save.
+            // Leftovers of the failed save do not disturb a later one.
             save(&store, 5).expect("all requests are answered");
             assert_eq!(newest_of(&store), 5);
         }

@@ -13,7 +13,7 @@ use crate::snapshot::{CheckpointTensor, SaveAttempt, Snapshot, divide, rest};
 use crate::{hex, step_directory};
 use elastic_protocol::planted::{Bug, is_planted};
 
-/// What a part took.
+/// Size of a written part.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PartSummary {
     /// Bytes written.
@@ -27,7 +27,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// since the last call: it may wait, to bound the bandwidth, and it may give the save up with an error.
 ///
 /// # Errors
-/// [`SaveError`]. What was written so far is left behind, without a manifest.
+/// [`SaveError`]. Files that were written so far are left behind, without a manifest.
 pub fn write_part(
     files: &dyn FileSystem,
     directory: &Path,

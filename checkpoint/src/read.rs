@@ -1,5 +1,5 @@
-//! Reads checkpoints: lists them, verifies each byte, and finds the newest whole one. Called by `elastic-node checkpoint`; the
-//! search also by the worker that chooses what its job resumes from.
+//! Reads checkpoints: lists them, verifies each byte, and finds the newest whole one. `elastic-node checkpoint` calls
+//! it. The search is also called by the worker that chooses the checkpoint for a resume.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ pub fn verify(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Re
 /// The search for the checkpoint that training goes on from: offers candidates, the newest first, until one is taken.
 #[derive(Debug)]
 pub struct CheckpointSearch {
-    /// What was given to search.
+    /// The path to search, as the caller gave it.
     path: PathBuf,
     /// Whether `path` is the one checkpoint to take, rather than the directory of all.
     is_exact: bool,
@@ -122,7 +122,7 @@ impl CheckpointSearch {
         self.left.iter().any(|candidate| candidate.manifest.is_ok())
     }
 
-    /// Why the system gave no manifest, if no checkpoint is left that can be offered and one of them could not be read.
+    /// The error of a manifest that could not be read, if there is one and no checkpoint is left that can be offered.
     pub fn unreadable(&self) -> Option<&Damage> {
         let mut damages = self.left.iter().rev().filter_map(|it| it.manifest.as_ref().err());
         let unreadable = damages.find(|damage| matches!(damage, Damage::Unreadable { .. }));
@@ -210,7 +210,7 @@ pub fn load(
     taken.ok_or(CheckpointLoadError::Damaged { path, damage })
 }
 
-/// Reads what a search offers, until one is whole.
+/// Reads the candidates that a search offers, until one is whole.
 fn take(
     files: &dyn FileSystem,
     search: &mut CheckpointSearch,

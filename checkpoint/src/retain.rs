@@ -1,5 +1,5 @@
-//! Removal of old checkpoints and of what saves have left behind. A checkpoint loses its manifest first: what is left
-//! of it after a loss of power is partial, never damaged.
+//! Removal of old checkpoints, and of leftovers of failed saves. A checkpoint loses its manifest first. After a loss of
+//! power it is therefore partial, never damaged. Called by `seal`, and by a resume.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::manifest::MANIFEST;
 use crate::{step_directory, step_of};
 
 /// Removes all but the `keep` newest checkpoints up to `newest`, and partial ones before it. A link is no checkpoint of ours: it
-/// stays, with what it leads to. Returns troubles, in words.
+/// stays, with its target. Returns troubles, in words.
 pub(crate) fn retain(
     files: &dyn FileSystem,
     directory: &Path,
@@ -39,7 +39,7 @@ pub(crate) fn retain(
     troubles
 }
 
-/// Removes what saves that did not end have left behind. Called before training begins, when nobody writes. Returns
+/// Removes the leftovers of saves that did not end. Called before training begins, when nobody writes. Returns
 /// troubles, in words.
 pub fn clear_partial(files: &dyn FileSystem, directory: &Path) -> Vec<String> {
     let steps = match steps(files, directory) {
@@ -59,8 +59,8 @@ pub fn clear_partial(files: &dyn FileSystem, directory: &Path) -> Vec<String> {
 }
 
 /// Renames the checkpoints after `step`: training goes on from `step` (none: from the beginning) and will write steps
-/// of the same numbers, with other content. Nothing is removed; who wants them back renames them. Returns their new
-/// names, and troubles, in words.
+/// of the same numbers, with other content. Nothing is removed: to get them back, the user renames them. Returns their
+/// new names, and troubles, in words.
 pub fn set_aside_after(
     files: &dyn FileSystem,
     directory: &Path,

@@ -138,7 +138,7 @@ fn read_part(
     })
 }
 
-/// What a manifest says of who saved it.
+/// The entries of a manifest that identify its saver: the job, and the time of the save.
 #[derive(Deserialize)]
 struct Saver {
     job: String,
@@ -164,7 +164,8 @@ fn other_saver(files: &dyn FileSystem, directory: &Path, ours: &Manifest) -> Opt
     ))
 }
 
-/// Removes what lies beside a whole checkpoint: the parts' records, and files of attempts that did not end.
+/// Removes files that do not belong to a whole checkpoint from its directory: the parts' records, and files of attempts
+/// that did not end.
 fn remove_unnamed(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Vec<String> {
     if files.is_link(of_step) {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! What is saved: a commit's bytes with its arrays' names, and how its writers divide it among themselves.
+//! Input of a save: a commit's bytes with the names of its arrays, and its division among several writers. Used by
+//! `part`, and by workers.
 
 use safetensors::Dtype;
 
@@ -22,7 +23,7 @@ pub struct CheckpointTensor {
     pub dtype: Dtype,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Where it begins in the commit's bytes.
+    /// Its offset in the commit's bytes.
     pub offset: usize,
 }
 
@@ -59,8 +60,9 @@ impl SaveAttempt {
     }
 }
 
-/// The arrays of each writer, as indices, and so that the largest load is small: the largest array goes to whoever has
-/// least. Writer 0 also has the bytes that are no array (`rest`). The same for all writers.
+/// The arrays of each writer, as indices. To keep the largest load small, the arrays are dealt in order of size, the
+/// largest first, each to the writer that has the fewest bytes so far. Writer 0 also has the bytes that are no array
+/// (`rest`). The result is the same at all writers.
 pub(crate) fn divide(
     tensors: &[CheckpointTensor],
     rest: usize,

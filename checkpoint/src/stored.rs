@@ -1,6 +1,6 @@
-//! A commit that stays in a checkpoint's files until it is needed: it is read from there straight into the memory that it is for.
-//! Used by workers that resume, whose arrays have memory already: the memory of one more copy is what a resume of a large state
-//! would wait for.
+//! A commit that stays in a checkpoint's files until it is needed, and is then read straight into its final memory.
+//! Used by workers that resume and whose arrays have memory already. A resume of a large state would otherwise wait
+//! mostly for the memory of one more copy.
 
 use std::fmt;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -19,7 +19,7 @@ use crate::layout::{CommitLayout, CommitStretch, inconsistent, open_whole, unrea
 pub struct OpenedCommit {
     path: PathBuf,
     files: Vec<OpenFile>,
-    /// In the order of the chunks.
+    /// The stretches of the commit, in the order of the chunks.
     stretches: Vec<CommitStretch>,
     length: usize,
     rest: Option<usize>,
@@ -100,13 +100,13 @@ impl OpenedCommit {
     }
 }
 
-/// A commit in the files of a checkpoint. What is read of it is compared with the content that was checked.
+/// A commit in the files of a checkpoint. Bytes that are read from it are compared with the content that was checked.
 pub struct StoredCommit {
     path: PathBuf,
     files: Vec<OpenFile>,
-    /// By their places in the commit, with their checksums.
+    /// The stretches of the commit, ordered by their places in it, with their checksums.
     parts: Vec<(CommitStretch, u64)>,
-    /// The file of what is no array.
+    /// The file of the bytes that belong to no array.
     rest: Option<usize>,
 }
 
@@ -126,8 +126,8 @@ impl StoredCommit {
     /// Reads a range of the commit.
     ///
     /// # Errors
-    /// [`CheckpointLoadError::Damaged`]: the files have changed since they were checked, or cannot be read any more. What `into`
-    /// holds is then undefined.
+    /// [`CheckpointLoadError::Damaged`]: the files have changed since they were checked, or cannot be read any more.
+    /// The content of `into` is then undefined.
     pub fn read(&self, range: &Range<usize>, into: &mut [u8]) -> Result<(), CheckpointLoadError> {
         let mut memory = Vec::new();
         for (stretch, sum) in self.parts_of(range) {
@@ -146,7 +146,7 @@ impl StoredCommit {
         Ok(())
     }
 
-    /// Reads what is no array into its places in `commit`.
+    /// Reads the bytes that belong to no array into their places in `commit`.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -1,4 +1,4 @@
-//! The rules of checkpoints, on a disk that loses power and rots.
+//! Tests of the rules of checkpoints, on a disk that loses power and flips bits.
 
 use std::path::Path;
 

@@ -22,7 +22,7 @@ pub enum JournalError {
     Displaced {
         /// Name of the place.
         place: String,
-        /// What stands there.
+        /// The reason for which that journal, or other file, is not replaced.
         what: String,
     },
     /// Another driver has taken over: this one must not act any more.

@@ -8,8 +8,8 @@
 //! new file replaces the old one. After an error the same is done with the content that is kept in memory: the file may
 //! have been removed, or another one may stand in its place by then.
 //!
-//! The content is written to a new file, too, where the file was removed by somebody else, and where an older journal of
-//! the same job stands in its place, as when a folder that was away comes back.
+//! The content is also written to a new file if the file was removed by somebody else, or if an older journal of the
+//! same job stands in its place. The latter happens if a folder that was away comes back.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,16 +32,16 @@ const SNAPSHOT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("snapshot
 /// Size of redb's cache. The journal is small and read once, so redb's default of a gibibyte is too much.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Most times that a journal which its driver writes meanwhile is read: what is read may be half of a commit.
+/// Most attempts to read a journal that its driver writes meanwhile. An attempt may read half of a commit.
 const READINGS_MAX: usize = 5;
 
 /// Largest file that is read beside its driver, in bytes (256 MiB).
 const READ_BYTES_MAX: u64 = 256 << 20;
 
-/// Reads whose a journal is; none where it holds nothing.
+/// Reads the identity of a journal; `None` if the journal is empty.
 pub type IdentityOf = fn(&LoadedJournal) -> Result<Option<JournalIdentity>, JournalError>;
 
-/// Why a journal was written to a new file in its place.
+/// Reason for which a journal was written to a new file in its place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Restored {
     /// Its file was removed.
@@ -55,11 +55,11 @@ pub struct FileJournal {
     place: Box<dyn DatabasePlace>,
     /// None after an error, until the journal is written to a new file.
     database: Option<Database>,
-    /// What was stored.
+    /// A copy of the stored journal.
     kept: LoadedJournal,
-    /// Reads whose a journal is; without it no other one is replaced.
+    /// Reads the identity of a journal; without it no other journal is replaced.
     identity_of: Option<IdentityOf>,
-    /// What was restored and not told yet.
+    /// The reason of a restoration that was not reported yet.
     untold: Option<Restored>,
     /// Whether the job is over, and nothing is written any more.
     is_over: bool,
@@ -128,7 +128,8 @@ impl FileJournal {
         Ok(())
     }
 
-    /// Writes nothing from now on: the job is over, and its file may be removed. What is appended later is dropped.
+    /// Writes nothing from now on: the job is over, and its file may be removed. Batches that are appended later are
+    /// dropped.
     pub fn retire(&mut self) {
         self.is_over = true;
     }
@@ -248,7 +249,8 @@ impl<P: JournalPlace> DatabasePlace for P {
     }
 }
 
-/// Why a journal that stands in the place of another one must not be replaced by it; none where it may be.
+/// Reason for which a journal that stands in the place of another one must not be replaced by it; `None` if it may be
+/// replaced.
 fn reason_to_keep(
     bytes: &[u8],
     kept: &LoadedJournal,

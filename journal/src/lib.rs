@@ -53,7 +53,8 @@ impl LoadedJournal {
     }
 }
 
-/// The job that a journal is of, and how far it goes. What the records mean is the driver's, which makes this.
+/// Identity of a journal: the job that it belongs to, and its latest term. Made by the driver, since only the driver
+/// knows the meaning of the records.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct JournalIdentity {
     /// The job's id.

@@ -22,7 +22,7 @@ pub type JournalBytes<H> = Option<(Vec<u8>, H)>;
 pub enum Occupant {
     /// The file that was installed last.
     Ours,
-    /// None.
+    /// No file.
     Nobody,
     /// Another file.
     Other,
@@ -82,14 +82,14 @@ impl Folder {
     }
 }
 
-/// Refuses what is no plain file: to open a pipe is to wait for its writer, and a device may have no end.
+/// Refuses a path that is no plain file: an open of a pipe waits for its writer, and a device may have no end.
 pub(crate) fn refuse_other(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => {
             let why = format!("{} is no plain file", path.display());
             Err(io::Error::new(io::ErrorKind::InvalidInput, why))
         }
-        // Whoever opens it hears the reason.
+        // An error here is left to the opening of the file, which reports it.
         _ => Ok(()),
     }
 }
@@ -138,7 +138,7 @@ impl JournalPlace for Folder {
         if let Some(folder) = self.path.parent() {
             File::open(folder)?.sync_all()?;
         }
-        // Last: who gets an error does not use the new file.
+        // This comes last: after an error the new file is not used.
         *self.installed.borrow_mut() = Some(file);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Seals: stored bytes carry a checksum over their number and content. Called by `file` and `etcd`. A flipped
-//! bit, or a record in the place of another, is detected whatever the store below checks.
+//! Seals: stored bytes carry a checksum over their number and content. Called by `file` and `etcd`. A flipped bit, or a
+//! record in the place of another, is thus detected even if the store below checks nothing.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

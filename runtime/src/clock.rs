@@ -12,7 +12,7 @@ const MILLION: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
-    /// How many of this clock's nanoseconds pass in a million of tokio's.
+    /// Nanoseconds of this clock for each million nanoseconds of tokio's.
     rate: u64,
 }
 
@@ -46,7 +46,7 @@ impl Clock {
         self.started + Duration::from_nanos(passed)
     }
 
-    /// How long it takes on tokio's clock until this one shows `time`.
+    /// Time on tokio's clock until this one shows `time`.
     pub fn until(&self, time: Time) -> Duration {
         if self.rate == MILLION {
             return time.since(self.now());
@@ -66,8 +66,8 @@ pub fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-/// What the wall clock showed, or will show, at `at`, where it shows `wall_clock` `now`. A clock that was set back may not have shown that
-/// moment yet: before 1970 there is none that people could be shown.
+/// The time of the wall clock at the moment `at`, given that it shows `wall_clock` at `now`. `at` may be past or
+/// future. The result is never before 1970, which a clock that was set back could give.
 pub fn moment_at(at: Time, now: Time, wall_clock: SystemTime) -> SystemTime {
     let moment = match at > now {
         true => wall_clock.checked_add(at - now),

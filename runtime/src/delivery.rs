@@ -29,7 +29,7 @@ impl<M: WireMessage> Message for Delivery<M> {
 /// not handled.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Returned<M> {
-    /// To whom it was sent.
+    /// The actor to which it was sent.
     pub to: ActorId,
     /// The message.
     pub message: M,

@@ -1,5 +1,6 @@
-//! The header in front of every frame: which actor, which kind of message, which question. Encoded with
-//! postcard; the rest of the frame is the message. [`decode_header`] takes any bytes.
+//! The header in front of every frame: the receiving actor, the kind of the message, the number of the question. It is
+//! encoded with postcard, and the rest of the frame is the message. [`decode_header`] takes any bytes. Used by the
+//! node.
 
 use bytes::Bytes;
 use elastic_protocol::ActorName;
@@ -13,9 +14,9 @@ use crate::failure::DeliveryRefusal;
 pub enum Header {
     /// A message.
     Tell {
-        /// For whom.
+        /// The receiving actor.
         actor: ActorName,
-        /// Which message.
+        /// Number of the kind of message.
         kind: u16,
         /// The sender's own note on where to return an undeliverable frame; 0 means nowhere. It has
         /// no meaning for the receiver.
@@ -23,9 +24,9 @@ pub enum Header {
     },
     /// A question.
     Ask {
-        /// For whom.
+        /// The receiving actor.
         actor: ActorName,
-        /// Which question.
+        /// Number of the kind of question.
         kind: u16,
         /// The asker's number for it.
         request: u64,

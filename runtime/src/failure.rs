@@ -1,4 +1,5 @@
-//! Why something said to an actor did not arrive, or was not answered.
+//! Errors of communication between actors: messages that were not delivered, and questions that were not answered.
+//! Returned by references to actors.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,15 +12,15 @@ use crate::transport::SendErrorReason;
 
 /// A message that was not delivered and will not be, given back.
 pub struct Undelivered<M> {
-    /// To whom.
+    /// The receiver.
     pub to: ActorId,
     /// The message.
     pub message: M,
-    /// Why.
+    /// The reason.
     pub reason: UndeliveredReason,
 }
 
-/// Why a message was not delivered.
+/// Reason for which a message was not delivered.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
 pub enum UndeliveredReason {
     /// This node has no actor of that name.
@@ -116,7 +117,7 @@ pub enum DeliveryRefusal {
     AnswerTooLarge,
 }
 
-/// Why a question has no answer. [`AskError::is_unhandled`] tells "not handled" from "unknown".
+/// Reason for which a question has no answer. [`AskError::is_unhandled`] tells "not handled" from "unknown".
 #[derive(Debug, thiserror::Error)]
 pub enum AskError<R> {
     /// The question did not get there; it is given back. Not handled.
@@ -127,7 +128,7 @@ pub enum AskError<R> {
     Refused {
         /// The actor that was asked.
         to: ActorId,
-        /// Why.
+        /// The reason.
         refusal: DeliveryRefusal,
     },
     /// The session with its node ended: whether it was handled is unknown.

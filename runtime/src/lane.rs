@@ -41,8 +41,8 @@ impl BlockingLane {
     pub const PROCESSES: Self =
         Self { name: "processes", jobs_max: 4096, answers_within: Duration::from_secs(5) };
 
-    /// Looks at what an agent's processes do, through `/proc` and control groups: a look at a process that hangs may
-    /// hang with it.
+    /// Inspections of an agent's processes, through `/proc` and control groups. An inspection of a process that hangs
+    /// may hang with it.
     pub const INSPECTIONS: Self =
         Self { name: "inspections", jobs_max: 16, answers_within: Duration::from_secs(5) };
 

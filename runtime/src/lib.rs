@@ -3,7 +3,7 @@
 //! An actor is a *core* (a state machine without actix, tokio and clock) in a thin *shell* (the actix actor):
 //! the shell decodes, calls the core with `now`, carries out the core's outputs, and keeps one timer. The same
 //! shells run in production ([`system::run`], QUIC) and in the simulation (a paused clock, a `LocalSet` and a
-//! seeded network per node). What they need of the kit:
+//! seeded network per node). Shells use these parts of the kit:
 //!
 //! | to | use |
 //! | --- | --- |
@@ -13,7 +13,7 @@
 //! | know the time | [`NodeHandle::now`], never the operating system's clock |
 //! | wait | [`TimerSlot`], one an actor |
 //! | start, restart and stop actors | [`spawn_child`], [`SupervisorSpec`], [`shutdown_in_order`] |
-//! | fail | [`fail`]; whoever started the actor gets [`ChildExit::Failed`] |
+//! | fail | [`fail`]; the actor's parent gets [`ChildExit::Failed`] |
 //! | block | [`OffloadPort`] |
 //! | draw | [`NodeHandle::random`] |
 //!

@@ -1,5 +1,6 @@
-//! What a process gets that reads nothing, or whose words nobody wants. The standard library's `Stdio::null` tells a missing
-//! device as if the program were missing.
+//! The null device, as input of a process that reads nothing, or output of a process whose output is dropped. It
+//! replaces the standard library's `Stdio::null`, which reports a missing device as if the program were missing. Called
+//! wherever a process is started.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +9,8 @@ use std::process::Stdio;
 /// The file that is always empty, and takes everything.
 const NULL_DEVICE: &str = "/dev/null";
 
-/// A stream of a process that reads nothing, or whose words nobody wants. Opens a file: not for the threads of actors.
+/// A stream for a process that reads nothing, or whose output is dropped. This opens a file, so actors' threads must
+/// not call it.
 ///
 /// # Errors
 /// The file cannot be opened; the error names it, and is no [`io::ErrorKind::NotFound`], which is said of programs.

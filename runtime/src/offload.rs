@@ -19,14 +19,14 @@ use crate::panics;
 /// Work that may block.
 pub type BlockingJob = Box<dyn FnOnce() + Send>;
 
-/// Where blocking work is done.
+/// Executor of blocking jobs.
 pub trait Offload {
     /// Starts a job now; the future ends when it is done. A job that has begun is not stopped by dropping the
     /// future. `label` says what it is, for logs and for the simulation's choice of a delay.
     fn start(&self, label: &'static str, job: BlockingJob) -> LocalBoxFuture<'static, ()>;
 }
 
-/// Why there is no result.
+/// Reason for a missing result.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum OffloadError {
     /// As many jobs as the lane takes are under way; nothing was started.
@@ -34,9 +34,9 @@ pub enum OffloadError {
     Busy {
         /// The name of the work.
         label: &'static str,
-        /// Which lane.
+        /// The lane.
         lane: &'static str,
-        /// How long its oldest job has been under way.
+        /// Time since its oldest job began.
         busy_for: Duration,
     },
     /// The work panicked.
@@ -58,11 +58,11 @@ pub enum OffloadError {
 /// A lane whose oldest job takes longer than [`BlockingLane::answers_within`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Hanging {
-    /// Which lane.
+    /// The lane.
     pub lane: &'static str,
     /// The name of the work that does not return.
     pub label: &'static str,
-    /// How long it has been under way.
+    /// Time since it began.
     pub since: Duration,
 }
 
@@ -209,9 +209,9 @@ impl Drop for LanePlace {
     }
 }
 
-/// Simulation and tests: does the job at once, and answers after a delay of the node's own clock.
+/// Simulation and tests: does the job at once, and answers after a delay on the node's own clock.
 pub struct Delayed<F>(
-    /// How long a job of this label takes.
+    /// Duration of a job of this label.
     pub F,
 );
 

@@ -30,8 +30,8 @@ thread_local! {
     static LATEST: RefCell<Option<PanicRecord>> = const { RefCell::new(None) };
 }
 
-/// Installs the hook, once per process; what was installed before is still called. [`crate::system::run`]
-/// does this; a simulation that makes its own system does it itself.
+/// Installs the hook, once per process. The hook that was installed before is still called. [`crate::system::run`]
+/// calls this. A simulation that makes its own system calls it itself.
 pub fn install_panic_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

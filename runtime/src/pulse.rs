@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often the actors' thread should tick.
+/// Interval at which the actors' thread should tick.
 pub const TICK_EVERY: Duration = Duration::from_millis(100);
 
-/// When the actors' thread last ran, by a clock of the caller's choice. Clones are of the same word.
+/// Time at which the actors' thread last ran, by a clock of the caller's choice. Clones share one word.
 #[derive(Clone, Debug)]
 pub struct Pulse(Arc<AtomicU64>);
 
@@ -28,7 +28,7 @@ impl Pulse {
         Duration::from_nanos(self.0.load(Ordering::Acquire))
     }
 
-    /// How long the actors have not run.
+    /// Time since the actors last ran.
     pub fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.last())
     }

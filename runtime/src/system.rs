@@ -1,4 +1,4 @@
-//! Starts what actors need to run: an actix System on one thread. Called by `main` of each process, and by
+//! Starts the system in which actors run: an actix System on one thread. Called by `main` of each process, and by
 //! tests.
 
 use std::io;
@@ -9,12 +9,12 @@ use actix_rt::SystemRunner;
 
 use crate::panics::install_panic_hook;
 
-/// Threads of tokio's own pool at most. Blocking work of ours has lanes (see [`crate::lane`]); the pool is left for
-/// what tokio itself does there, which is looking up names.
+/// Most threads of tokio's own pool. Blocking work of ours has lanes (see [`crate::lane`]). The pool is left for
+/// tokio's own work, which is looking up names.
 const BLOCKING_THREADS_MAX: usize = 8;
 
-/// Runs a process's actors on the calling thread: until `main` is done; what still runs then is dropped.
-/// Panics of actors are recorded from here on ([`crate::take_panic`]).
+/// Runs a process's actors on the calling thread until `main` is done. Actors and tasks that still run then are
+/// dropped. Panics of actors are recorded from here on ([`crate::take_panic`]).
 ///
 /// # Errors
 /// If the operating system refuses what the runtime needs (an event queue).

@@ -6,7 +6,7 @@
 //!   the session lives. A connection that breaks and is made again within [`Deadlines::lost`] resumes the
 //!   session unseen.
 //! - **TR-2** A session begins with [`LinkEvent::Up`] and ends with [`LinkEvent::Lost`] at each end that
-//!   still lives. What had not been delivered by then is handed back as
+//!   still lives. Frames that were not delivered by then are handed back as
 //!   [`TransportEvent::Undeliverable`], after `Lost`. A later contact of the same two nodes is a new
 //!   session, with a new `Up`.
 //! - **TR-3** Conversations do not wait for each other: bulk never delays control.
@@ -50,14 +50,14 @@ pub enum LinkEvent {
     Heard,
     /// The session is over.
     Lost {
-        /// How the loss was noticed.
+        /// The cause of the loss, as this end has seen it.
         reason: LossReason,
         /// Milliseconds since the peer was last heard.
         silent_ms: u64,
     },
 }
 
-/// How the end of a session was noticed.
+/// Cause of a session's end, as one end has seen it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 pub enum LossReason {
     /// The peer was silent for `Deadlines::lost`.
@@ -128,7 +128,7 @@ pub struct SendError {
     pub reason: SendErrorReason,
 }
 
-/// Why the transport did not take a frame.
+/// Reason for which the transport did not take a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum SendErrorReason {
     /// There is no session with the receiver.

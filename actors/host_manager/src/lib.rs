@@ -1,4 +1,4 @@
-//! The `HostManager`: which hosts exist, their slots and order, and who is blacklisted until when.
+//! The `HostManager`: owner of the list of hosts, with their slots, their order, and the blacklist.
 //!
 //! `core` decides, without I/O: discovery output, arrivals and failures in, snapshots out. `actor` is its shell
 //! in the driver's process. `discovery` runs scripts, reads host files and queries DNS for it. The driver is

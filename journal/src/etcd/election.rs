@@ -77,7 +77,7 @@ pub enum Campaign {
     /// The job that this driver led or stood by for is gone from the store, and no last words are there: this driver
     /// never begins another in its place.
     Vanished,
-    /// The journal lacks records that this driver has seen stored: it never leads from what is left.
+    /// The journal lacks records that this driver has seen stored. The driver never leads from such a journal.
     Outdated {
         /// Number of the last record.
         ends_with: u64,

@@ -277,7 +277,7 @@ impl Journal for EtcdJournal {
         // The head is read again after an error.
         self.head = None;
         self.write_parts(parts)?;
-        // Where there is nothing new to store, the empty write checks that this driver is still the leader.
+        // If there is nothing new to store, the empty write checks that this driver is still the leader.
         let mut operations = Vec::new();
         if next != head {
             operations.push(EtcdOperation::put(&self.keys.head(), next.encode()));

@@ -1,7 +1,7 @@
-//! [`Keeper`]: a thread that renews the lease of the driver that acts, and reports once when the lease has
-//! ended or the leader key is not the driver's any more. Started by the driver's process. It is a thread of its own, so that a slow etcd does not hold up the
-//! driver's actors. It renews the lease only while those actors run: a driver whose actors stand still must
-//! lose its lease, so that a standby can take over.
+//! [`Keeper`]: a thread that renews the lease of the leading driver, and reports once when the lease has ended or the
+//! leader key is not the driver's any more. Started by the driver's process. It is a thread of its own, so that a slow
+//! etcd does not hold up the driver's actors. It renews the lease only while those actors run: a driver whose actors
+//! stand still must lose its lease, so that a standby can take over.
 
 use std::io;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! The store in etcd: one journal for several drivers, of which at most one acts. Opened by the driver's
-//! process for `--store etcd://…`.
+//! The store in etcd: one journal for several drivers, of which at most one leads. Opened by the driver's process for
+//! `--store etcd://…`.
 //!
-//! The holder of the leader key acts. The key is bound to a lease that its holder renews. Every write of the
-//! journal checks in the same transaction that the key is still the one that the writer made. So a driver that
-//! has lost its lease cannot write any more, whatever it believes ([`JournalError::Fenced`] where another driver has
-//! the key, [`JournalError::NotLeading`] where nobody has it).
+//! The holder of the leader key acts. The key is bound to a lease that its holder renews. Every write of the journal
+//! checks in the same transaction that the key is still the one that the writer made. A driver that has lost its lease
+//! therefore cannot write any more, even if it has not noticed the loss. The write fails with [`JournalError::Fenced`]
+//! if another driver has the key, and with [`JournalError::NotLeading`] if none has it.
 //!
 //! The store uses etcd's JSON interface (`/v3/…`, served by every member since 3.4) with blocking calls, since
 //! gRPC clients need a protocol compiler on every machine that builds this project.
@@ -16,7 +16,7 @@
 //! | `leader` | the card of the driver that acts, under its lease |
 //! | `standby/<id>` | the card of a driver that stands by, under its lease |
 //! | `over` | the last words of the driver that ended the job here last |
-//! | `head` | which records and snapshot count: what is not in it was never acknowledged |
+//! | `head` | the numbers of the valid records and snapshot: others were never acknowledged |
 //! | `record/<number>/<part>`, `snapshot/<number>/<part>` | sealed, in parts that a request may carry |
 
 mod address;

@@ -1,4 +1,4 @@
-//! The exit of an actor, and how an actor declares a failure.
+//! The exit of an actor, and the function with which an actor declares a failure.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -37,8 +37,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<ChildShared>>> = const { RefCell::new(None) };
 }
 
-/// Ends the calling actor with [`ChildExit::Failed`]: its `stopping` and `stopped` hooks run, and then it is gone,
-/// whatever they return. The first failure counts.
+/// Ends the calling actor with [`ChildExit::Failed`]. Its `stopping` and `stopped` hooks run, and it ends regardless of
+/// their results. The first failure counts.
 ///
 /// To be called from within the actor (a handler, a timer, a hook) to which `ctx` belongs. An actor that
 /// was not started by [`spawn_child`](super::spawn_child) just stops.

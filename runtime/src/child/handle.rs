@@ -82,8 +82,8 @@ impl ChildHandle {
         Self { slot }
     }
 
-    /// Asks it to stop, as `ctx.stop()` does: its `stopping` hook may say no. What waits in its mailbox is
-    /// not handled any more.
+    /// Asks it to stop, as `ctx.stop()` does: its `stopping` hook may refuse. Messages that wait in its mailbox are not
+    /// handled any more.
     pub fn stop(&self) {
         self.slot.want(ChildRequest::Stop);
     }
@@ -93,7 +93,7 @@ impl ChildHandle {
         self.slot.want(ChildRequest::Terminate);
     }
 
-    /// How it ended, if it has.
+    /// Its exit, if it has ended.
     pub fn exit(&self) -> Option<ChildExit> {
         self.slot.exit.borrow().clone()
     }

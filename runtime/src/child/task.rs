@@ -1,4 +1,4 @@
-//! The future that is a child's life.
+//! The task of a child: a future that runs its actor until the actor has ended. Started by `spawn_child`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -23,7 +23,7 @@ impl<A: Actor<Context = Context<A>>> Drop for ActorTask<A> {
     }
 }
 
-/// Polls an actor until it has ended; gives how.
+/// Polls an actor until it has ended, and gives its exit.
 pub(super) struct ChildTask<A: Actor<Context = Context<A>>> {
     /// `None` once it has ended.
     task: Option<ActorTask<A>>,

@@ -1,5 +1,5 @@
-//! Passes on what the transport reports: frames to actors, answers to askers, returned messages to
-//! their senders, link changes to subscribers. Nothing here panics, blocks, or calls the transport.
+//! Passes the transport's reports on: frames to actors, answers to askers, returned messages to their senders, link
+//! changes to subscribers. Nothing here panics, blocks, or calls the transport.
 
 use elastic_protocol::NodeId;
 

@@ -1,4 +1,5 @@
-//! Which actors are published on this node, and which messages each of them takes.
+//! Routes from frames to actors: the actors that are published on this node, and the messages that each of them takes.
+//! Made by shells, used by the node.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -15,8 +16,7 @@ use crate::envelope::AnswerOutcome;
 use crate::failure::{DeliveryRefusal, UndeliveredReason};
 use crate::mailbox::MailboxGauge;
 
-/// The messages that an actor takes, each with one long-lived recipient, which is what makes its mailbox's
-/// bound hold.
+/// The messages that an actor takes, each with one long-lived recipient, so that its mailbox's bound holds.
 #[derive(Default)]
 pub struct Routes {
     tells: BTreeMap<u16, Rc<dyn InboundTell>>,
@@ -25,7 +25,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Without routes.
+    /// An empty table of routes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -52,7 +52,7 @@ impl Routes {
         self
     }
 
-    /// Counts what became of a message; what failed otherwise than by a full mailbox is not counted.
+    /// Counts a message as delivered, or as refused by a full mailbox. Other failures are not counted.
     fn count<E>(&self, sent: &Result<(), E>, full: impl FnOnce(&E) -> bool) {
         let full = match sent {
             Ok(()) => false,

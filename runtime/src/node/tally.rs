@@ -1,5 +1,5 @@
-//! Counts what the node drops: by peer while its session stands, then in sum. So the counts do not grow
-//! with the number of peers that come and go.
+//! Counts the messages that the node drops: by peer while its session stands, then in sum. The counts therefore do not
+//! grow with the number of peers that come and go.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub enum NodeFault {
     Refused(DeliveryRefusal),
     /// An answer came to a question that no one waits for any more, or that was asked of another.
     StrayAnswer,
-    /// A message that came back found no one who wanted it.
+    /// An undeliverable message came back, and no sender took it back.
     StrayReturn,
     /// A refusal could not be sent: the outbox was full. The asker's deadline will pass.
     RefusalNotSent,
@@ -30,7 +30,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// How often this happened, with all peers.
+    /// Number of times that this happened, with all peers.
     pub fn total(&self, fault: NodeFault) -> u64 {
         let now: u64 = self.by_peer.values().filter_map(|counts| counts.get(&fault)).sum();
         now + self.ended.get(&fault).copied().unwrap_or(0)

@@ -1,5 +1,6 @@
-//! How long to wait before a restart: exponential back-off with equal jitter (half of the wait is fixed, half
-//! is drawn), as in Amazon's "Exponential Backoff And Jitter" (2015).
+//! Wait before a restart: exponential back-off with equal jitter (half of the wait is fixed, half is drawn), as in
+//! Amazon's "Exponential Backoff And Jitter" (2015). Used by [`RestartCore`](super::RestartCore), and by the driver for
+//! slots whose workers fail.
 
 use std::time::Duration;
 

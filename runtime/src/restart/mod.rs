@@ -25,7 +25,7 @@ pub enum RestartStrategy {
     RestForOne,
 }
 
-/// Which ends of a child lead to a restart.
+/// Ends of a child that lead to a restart.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Lifetime {
     /// Any end.
@@ -37,10 +37,10 @@ pub enum Lifetime {
     Temporary,
 }
 
-/// How children are restarted.
+/// Policy for the restart of children.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RestartPolicy {
-    /// Which children are restarted with the one that ended.
+    /// Strategy that selects the children to restart with the one that ended.
     pub strategy: RestartStrategy,
     /// Restarts allowed within `window`; one that concerns several children counts once.
     pub restarts_max: u32,
@@ -104,7 +104,7 @@ pub struct RestartCore {
 }
 
 impl RestartCore {
-    /// Without children.
+    /// A core without children.
     pub const fn new(policy: RestartPolicy) -> Self {
         Self { policy, children: BTreeMap::new(), next: 0, recent: VecDeque::new() }
     }

@@ -64,7 +64,7 @@ pub struct RefusedFrame<P = Bytes> {
     pub reason: SendErrorReason,
 }
 
-/// What to do with a frame that arrived.
+/// Decision about a frame that arrived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Arrival {
     /// The frame is the next one: deliver it.
@@ -121,7 +121,7 @@ pub struct SessionCore<P = Bytes> {
 }
 
 impl<P: Payload> SessionCore<P> {
-    /// Without a session.
+    /// A core without a session.
     pub fn new(limits: SessionLimits) -> Self {
         Self {
             limits,

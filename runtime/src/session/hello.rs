@@ -45,7 +45,7 @@ pub struct SessionWelcome(pub Resume);
 /// count 10), and 34 bytes around them, are 3,618.
 pub const HELLO_BYTES_MAX: usize = 4096;
 
-/// Why bytes are neither a hello nor a welcome.
+/// Reason for which bytes are neither a hello nor a welcome.
 #[derive(Debug, thiserror::Error)]
 pub enum HelloError {
     /// More bytes than [`HELLO_BYTES_MAX`].

@@ -28,7 +28,7 @@ impl IncomingConversation {
         self.untold_bytes = 0;
         self.delivered
     }
-    /// Checks what always holds of the counters.
+    /// Checks the invariants of the counters.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { delivered, told, untold_bytes } = *self;
         if told > delivered || (told == delivered && untold_bytes > 0) {

@@ -22,7 +22,7 @@ pub(super) struct Released {
     pub(super) frames: usize,
     /// Their bytes.
     pub(super) bytes: usize,
-    /// Those of the bytes that counted as in flight over this connection.
+    /// The part of the bytes that counted as in flight over this connection.
     pub(super) flight: usize,
 }
 
@@ -95,7 +95,7 @@ impl<P: Payload> OutgoingConversation<P> {
         (frames.len(), frames.map(Payload::weight).sum())
     }
 
-    /// Checks what always holds of the numbers and of the bytes.
+    /// Checks the invariants of the numbers and of the bytes.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { first, next, high, .. } = *self;
         let end = first + self.frames.len() as u64;

@@ -1,4 +1,4 @@
-//! The session over a pipe that loses, repeats, breaks and forgets (TR-1, TR-2, TR-6).
+//! Tests of a session over a pipe that loses, repeats, breaks and forgets (TR-1, TR-2, TR-6).
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -37,7 +37,7 @@ pub enum SupervisorEvent {
     Ended {
         /// The child's name.
         child: String,
-        /// How it ended.
+        /// Its exit.
         exit: ChildExit,
         /// The decision.
         decision: RestartDecision,
@@ -53,7 +53,7 @@ pub struct SupervisorSpec {
 }
 
 impl SupervisorSpec {
-    /// Without children. The name is for logs, and names the random stream of the back-off.
+    /// A supervisor without children. The name is for logs, and names the random stream of the back-off.
     pub fn new(name: impl Into<String>, policy: RestartPolicy) -> Self {
         Self { name: name.into(), policy, children: Vec::new(), observe: Box::new(|_| {}) }
     }

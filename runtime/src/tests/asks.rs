@@ -1,4 +1,4 @@
-//! Questions: answered, refused, lost, late; "not handled" is told from "unknown".
+//! Tests of questions: answered, refused, lost and late ones. "Not handled" is told from "unknown".
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Children: their ends are seen, with the reason; a node that is dropped runs none of their code.
+//! Tests of children: their ends are seen, with the reason, and a node that is dropped runs none of their code.
 
 use std::cell::RefCell;
 use std::rc::Rc;

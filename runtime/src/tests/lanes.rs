@@ -1,4 +1,4 @@
-//! Lanes: work that does not return is named once its lane's time has passed (G-9).
+//! Tests of lanes: work that does not return is named once its lane's time has passed (G-9).
 
 use std::sync::mpsc;
 use std::time::Duration;

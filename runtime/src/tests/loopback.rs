@@ -94,7 +94,7 @@ impl Hub {
         self.links(&LinkEvent::Up);
     }
 
-    /// Ends all sessions; what was not delivered goes back.
+    /// Ends all sessions. Undelivered frames go back to their senders.
     pub(super) fn disconnect(&self) {
         self.up.set(false);
         self.links(&LinkEvent::Lost { reason: LossReason::Forgotten, silent_ms: 0 });
@@ -103,7 +103,7 @@ impl Hub {
         }
     }
 
-    /// Delivers what waits.
+    /// Delivers the frames that wait.
     pub(super) fn deliver(&self) {
         for (from, to, conversation, frame) in self.queue.take() {
             self.tell(&to, TransportEvent::Frame { from, conversation, frame });

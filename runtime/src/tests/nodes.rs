@@ -1,4 +1,4 @@
-//! Nodes: frames that are none, links, time and randomness.
+//! Tests of nodes: malformed frames, messages that nobody takes, links, time and randomness.
 
 use std::time::{Duration, SystemTime};
 

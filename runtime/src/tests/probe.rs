@@ -1,4 +1,4 @@
-//! An actor for tests: keeps what it hears, and does as it is told.
+//! An actor for tests: it records the messages that it receives, and does as it is told.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -51,7 +51,7 @@ pub(super) enum Heard {
     Stopped,
 }
 
-/// What probes have heard; it outlives them.
+/// Log of the messages that probes have received. It outlives them.
 pub(super) type Log = Rc<RefCell<Vec<Heard>>>;
 
 pub(super) struct Probe {

@@ -1,4 +1,4 @@
-//! References: local and remote are one type; bounds hold; what is not delivered comes back.
+//! Tests of references: local and remote ones are one type, bounds hold, and undelivered messages come back.
 
 use elastic_protocol::codec::FRAME_BYTES_MAX;
 use elastic_protocol::{ActorId, ActorName};

@@ -1,4 +1,4 @@
-//! Ordered shutdown.
+//! Tests of ordered shutdown.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Supervisors: children come back as new actors; escalation; order.
+//! Tests of supervisors: restart of children as new actors, escalation, order.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The one timer of an actor, and the port for blocking work.
+//! Tests of an actor's timer, and of the port for blocking work.
 
 use std::cell::RefCell;
 use std::rc::Rc;

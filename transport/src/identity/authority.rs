@@ -18,9 +18,9 @@ pub(crate) const DRIVER_SERVER_NAME: &str = "driver.elastic";
 
 /// The years in which certificates are valid, from the first day of one to the first day of the other.
 ///
-/// By default they are valid whatever a clock says: clocks of hosts differ, jump, and stand at 1970 on a machine without a
-/// battery, and nothing renews certificates. A short time would not help security: the authority belongs to one job
-/// and ends with it.
+/// By default they are valid at any time that a clock may show: clocks of hosts differ, jump, and stand at 1970 on a
+/// machine without a battery, and nothing renews certificates. A short time would not help security: the
+/// authority belongs to one job and ends with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Validity {
     /// The first year. Default 1970.
@@ -35,7 +35,7 @@ impl Default for Validity {
     }
 }
 
-/// Why a certificate could not be made or read.
+/// Reason for which a certificate could not be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The certificate library failed.

@@ -42,7 +42,7 @@ pub struct EnrolRequest {
     pub public_key: Vec<u8>,
 }
 
-/// Why a node was not let in.
+/// Reason for which a node was not let in.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 pub enum EnrolRefusal {
     /// The secret is not the one that the claim requires.
@@ -70,7 +70,7 @@ pub enum EnrolAnswer {
     Refused(EnrolRefusal),
 }
 
-/// Why bytes are not part of an enrol exchange.
+/// Reason for which bytes are not part of an enrol exchange.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
     /// More bytes than [`ENROL_BYTES_MAX`].

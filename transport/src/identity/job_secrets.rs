@@ -81,7 +81,7 @@ impl JobSecrets {
     /// The job's certificate authority.
     ///
     /// # Errors
-    /// [`AuthorityError`] if what was stored cannot be used.
+    /// [`AuthorityError`] if the stored certificate or key cannot be used.
     pub fn authority(&self) -> Result<Rc<Authority>, AuthorityError> {
         let (certificate, key) = (&self.certificate_pem, &self.key_pem);
         Authority::from_pem(self.job, Validity::default(), certificate, key).map(Rc::new)

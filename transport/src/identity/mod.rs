@@ -1,4 +1,4 @@
-//! Credentials: the job's authority, tokens, certificates, and how a node gets its own.
+//! Credentials: the job's authority, tokens, certificates, and the exchange in which a node gets its own.
 
 pub(crate) mod authority;
 pub(crate) mod bearer;

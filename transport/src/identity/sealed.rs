@@ -5,7 +5,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use crate::identity::secret::{NoRandomness, random_bytes};
 use crate::identity::shared::SharedSecret;
 
-/// First bytes of what is sealed; secrets in the clear begin otherwise.
+/// First bytes of sealed secrets. Secrets in the clear begin otherwise.
 const MARK: &[u8] = b"elastic-node sealed 1\n";
 
 /// Sealed bytes that cannot be opened.
@@ -32,7 +32,7 @@ pub fn seal(secret: &SharedSecret, bytes: &[u8]) -> Result<Vec<u8>, NoRandomness
     Ok([MARK, &nonce, &sealed].concat())
 }
 
-/// Opens what was sealed. Bytes that are not sealed are returned as they are.
+/// Opens sealed bytes. Bytes that are not sealed are returned as they are.
 ///
 /// # Errors
 /// [`UnsealError`].

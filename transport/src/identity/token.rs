@@ -61,7 +61,7 @@ pub struct JoinToken {
     pub secret: TokenSecret,
 }
 
-/// Why a text is not a token. The text itself is never repeated, because it may be a secret.
+/// Reason for which a text is not a token. The text itself is never repeated, because it may be a secret.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidToken {
     /// The text is empty, or white space alone.

@@ -10,7 +10,7 @@ use crate::identity::token::{InvalidToken, JoinToken};
 /// Name of the file within the state directory.
 pub const TOKEN_FILE: &str = "token";
 
-/// Why the token file could not be written or read.
+/// Reason for which the token file could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
     /// The operating system refused an operation.

@@ -48,7 +48,8 @@ pub(crate) struct DriverAddresses {
 }
 
 impl DriverAddresses {
-    /// From one `HOST:PORT`, or several with commas between them, and those that are found later.
+    /// The addresses in `given`, which is one `HOST:PORT` or several with commas between them, and those that `found`
+    /// gives later.
     pub(crate) fn new(given: &str, found: FoundDrivers) -> Rc<Self> {
         let (given, told) = (split(given).collect(), RefCell::default());
         Rc::new(Self { given, found, told, former: RefCell::default() })

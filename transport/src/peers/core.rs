@@ -53,7 +53,7 @@ pub enum TransportStage {
     Open,
     /// Shutting down: hellos are refused, and queued frames may still leave.
     Draining {
-        /// The end of this stage, whatever the peers do.
+        /// The deadline of this stage, at which it ends even if peers are left.
         until: Time,
     },
     /// Closed: no peer is left, and none is taken.
@@ -82,7 +82,7 @@ pub struct PeersCore<P = Bytes> {
 }
 
 impl<P: Payload> PeersCore<P> {
-    /// Without peers.
+    /// A core without peers.
     pub fn new(deadlines: Deadlines, look_every: Duration) -> Self {
         Self {
             deadlines,

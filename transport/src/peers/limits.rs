@@ -7,12 +7,12 @@ use elastic_protocol::Deadlines;
 /// Most peers of a node.
 pub const PEERS_MAX: usize = 4096;
 
-/// How long `close` waits for the acknowledgement of what is queued.
+/// Time that `close` waits for the acknowledgement of queued frames.
 pub const CLOSE_GRACE: Duration = Duration::from_millis(250);
 
-/// How long the end that makes the connections keeps a session with a silent peer. The peer may be a driver
-/// that was stopped, swapped out or suspended: within this time the session continues as if nothing had
-/// happened. Twice the longest pause that must reset nobody (S-7).
+/// Time for which the end that makes the connections keeps a session with a silent peer. The peer may be a driver that
+/// was stopped, swapped out or suspended: within this time the session continues as if nothing had happened. It is
+/// twice the longest pause that must not cause a reset (S-7).
 pub const RESUME_WITHIN: Duration = Duration::from_secs(120);
 
 /// Silence up to which a peer on this machine is waited for while its process is starved. One that computes for ever is no better

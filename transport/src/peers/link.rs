@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct LinkId(pub u64);
 
-/// Why a connection is closed. The codes are part of the protocol.
+/// Reason for which a connection is closed. The codes are part of the protocol.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CloseCode {
     /// The session is over (TR-2).
@@ -15,13 +15,13 @@ pub enum CloseCode {
     Broken = 3,
     /// The two ends speak different versions. The reason is the version of the end that closes.
     Version = 4,
-    /// The other end lacks the right to what it tries.
+    /// The other end lacks the right to do what it tries.
     Refused = 5,
     /// The purpose of this connection was refused, and the answer was read.
     Done = 6,
 }
 
-/// How a connection ended.
+/// End of a connection.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkEnd {
     /// The other end has closed the session, for this reason.
@@ -34,7 +34,7 @@ pub enum LinkEnd {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Detached;
 
-/// Why a hello is not answered.
+/// Reason for which a hello is not answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum HelloRefusal {
     /// There is no room for another peer.

@@ -10,8 +10,8 @@ use super::limits::{RESUME_WITHIN, STARVED_MAX, refused_silence};
 /// A change in the judgement of a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerChange {
-    /// The peer was silent for `Deadlines::suspect`. Where the session is kept for longer than
-    /// `Deadlines::lost`, reported once more at `Deadlines::lost`.
+    /// The peer was silent for `Deadlines::suspect`. If the session is kept for longer than `Deadlines::lost`, this is
+    /// reported once more at `Deadlines::lost`.
     Silent,
     /// The peer was silent for as long as the session is kept.
     Lost,
@@ -24,7 +24,7 @@ pub(crate) enum PeerChange {
 pub(crate) struct Liveness {
     suspect: Duration,
     lost: Duration,
-    /// How long the session is kept: `lost`, or longer at the end that makes the connections.
+    /// Silence up to which the session is kept: `lost`, or longer at the end that makes the connections.
     keep: Duration,
     heard_at: Time,
     /// End of excused time: silence before it does not count, because this process was paused, or the peer's starved.
@@ -32,7 +32,7 @@ pub(crate) struct Liveness {
     /// Silence after a refusal with which the peer is lost. None at the end that makes the connections: the other end
     /// may be a driver that is started again on the same port.
     refused_silence: Option<Duration>,
-    /// When the peer's host has said that the peer's port is closed. None once the peer was heard again.
+    /// Time at which the peer's host has said that the peer's port is closed. `None` once the peer was heard again.
     refused_at: Option<Time>,
     /// Number of verdicts on the current silence.
     told: u8,
@@ -68,8 +68,8 @@ impl Liveness {
         self.heard_at = now;
     }
 
-    /// Takes note that the peer was heard at this moment, which may be past. Returns whether it had counted as
-    /// silent. What was known before is no sign of life.
+    /// Takes note that the peer was heard at this moment, which may be past. Returns whether it had counted as silent.
+    /// A moment that is not later than the last one known is no sign of life.
     pub(crate) fn handle_heard(&mut self, at: Time) -> bool {
         if at <= self.heard_at {
             return false;

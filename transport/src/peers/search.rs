@@ -32,7 +32,7 @@ pub(crate) enum Choice {
     Succeeded,
 }
 
-/// Why a search failed.
+/// Reason for which a search failed.
 #[derive(Debug)]
 pub(crate) enum Failed<L> {
     /// There is one address, and a further attempt would not mend the failure.

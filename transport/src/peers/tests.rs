@@ -1,4 +1,4 @@
-//! Random lives of a node's peers: the invariants hold for every order of events.
+//! Property tests of a node's peers: the invariants hold for any order of events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

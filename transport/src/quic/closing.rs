@@ -1,5 +1,5 @@
-//! Ends of connections: how this end closes one ([`CloseCode`]), and what an end means. Used by links, listener
-//! and dialer.
+//! Ends of connections: the codes with which this end closes one ([`CloseCode`]), and the meaning of an end that quinn
+//! reports. Used by links, listener and dialer.
 
 use quinn::{Connection, ConnectionError, VarInt};
 use rustls::AlertDescription;
@@ -26,7 +26,7 @@ pub(crate) enum ConnectionClose {
     Closed(String),
     /// The other end speaks this version.
     Version(String),
-    /// The other end refused what this end tried.
+    /// The other end refused this end's attempt.
     Refused(String),
     /// TLS failed, as the other end said.
     Alert(AlertDescription),

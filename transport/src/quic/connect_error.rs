@@ -1,4 +1,4 @@
-//! Why a node could not connect, in words for the person who started it. The dialer makes these errors.
+//! Errors of a node that could not connect, in words for the person who started it. The dialer makes these errors.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::identity::secret::NoRandomness;
 use crate::identity::token::Fingerprint;
 use crate::quic::tls::TlsError;
 
-/// Why there is no session with the driver.
+/// Reason for which there is no session with the driver.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The driver does not answer.
@@ -17,7 +17,7 @@ pub enum ConnectError {
     Unreachable {
         /// The driver's address.
         address: String,
-        /// How long the node tried, in milliseconds.
+        /// Time for which the node tried, in milliseconds.
         waited_ms: u128,
         /// The failure of the last attempt.
         last: String,

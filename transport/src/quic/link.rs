@@ -180,7 +180,7 @@ async fn write_acks(
     }
 }
 
-/// Why a stream of the other end failed.
+/// Reason for which a stream of the other end failed.
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
     /// The connection has ended, or the other end reset the stream; others handle that.

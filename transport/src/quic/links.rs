@@ -56,7 +56,7 @@ impl QuicLinks {
             local,
             origin: Instant::now(),
             sink,
-            // A connection does not report what it receives, so it is asked once a beat.
+            // A connection does not report received packets, so it is asked once a beat.
             core: RefCell::new(PeersCore::new(deadlines, deadlines.beat)),
             open: RefCell::default(),
             own_process: ProcessIdentity::own(),

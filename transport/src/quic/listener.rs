@@ -46,7 +46,7 @@ impl Drop for Handshakes {
     }
 }
 
-/// Time limit for a node of another version to say what it is.
+/// Time limit for a node of another version to name its release.
 const RELEASE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Most bytes of that.
@@ -64,7 +64,7 @@ impl Drop for HandshakePermit {
     }
 }
 
-/// Why a connection was refused: a kind, for the bound on the log, and the reason.
+/// Refusal of a connection: its kind, for the bound on the log, and its reason.
 struct RefusedConnection {
     kind: &'static str,
     reason: String,
@@ -88,7 +88,7 @@ impl Listener {
     pub(crate) async fn run(self: Rc<Self>, endpoint: Endpoint) {
         while let Some(incoming) = endpoint.accept().await {
             self.take(incoming);
-            // Each costs the time of a signature. Whoever is connected already comes in between.
+            // Each handshake costs the time of a signature. Connected peers have their turn in between.
             tokio::task::yield_now().await;
         }
     }
@@ -165,7 +165,7 @@ impl Listener {
                     _ => CloseCode::Refused,
                 };
                 let said = match code {
-                    // The other end reads what this program is.
+                    // The other end reads this program's release.
                     CloseCode::Version => &tls::release(self.version),
                     _ => &refused.reason,
                 };

@@ -1,5 +1,5 @@
-//! The addresses behind the names of drivers. A name server that hangs or knows nothing keeps no node from a driver that is
-//! where it was: the address at which one was met last is tried, too. Used by the dialer.
+//! Lookups of the names of drivers. The address at which a driver was met last is tried, too, so that a name server
+//! that hangs or fails does not keep a node from a driver that has not moved. Used by the dialer.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -70,7 +70,7 @@ impl Lookups {
         let is_known = self.met.is_some() || names.iter().any(|name| literal(name).is_some());
         let within = if is_known { RESOLVED_WITHIN } else { HANDSHAKE_DEADLINE };
         let mut answers = BTreeMap::new();
-        // What has not answered by then is looked at again in the next search.
+        // A lookup that has not answered by then is looked at again in the next search.
         let _ = timeout(within, self.answered(&mut answers)).await;
         let mut all = Vec::new();
         let mut why = None;

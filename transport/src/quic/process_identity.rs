@@ -1,12 +1,13 @@
-//! [`ProcessIdentity`]: which process of which machine a node is, and whether that process waits for its machine. A dialer sends its own
-//! with its hello; the links of a listener ask the kernel about the agents of their own machine.
+//! [`ProcessIdentity`]: the machine and the process of a node, and whether that process waits for a processor or a
+//! disk. A dialer sends its own identity with its hello. The links of a listener ask the kernel about the agents of
+//! their own machine.
 
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A process, for whoever sees the same processes: those of one boot of one machine, in one PID namespace.
+/// Identity of a process among the processes of one boot of one machine, in one PID namespace.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ProcessIdentity {
     /// The machine's boot (`/proc/sys/kernel/random/boot_id`).
@@ -14,11 +15,11 @@ pub struct ProcessIdentity {
     /// The PID namespace, by its inode.
     pid_namespace: u64,
     pid: u32,
-    /// When the process began, in ticks since the boot: another one may have its id later.
+    /// Time of the process's start, in ticks since the boot. It tells the process from a later one with the same id.
     began: u64,
 }
 
-/// What `/proc/PID/stat` tells (proc_pid_stat(5)).
+/// The entries of `/proc/PID/stat` that are used here (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct MainThread {
     /// The state of the main thread, as a letter.

@@ -19,8 +19,8 @@ use crate::quic::links::QuicLinks;
 /// Most messages that are read before other tasks get their turn.
 const AT_ONCE_MAX: usize = 64;
 
-/// Room for the control messages of one error. Besides the error itself, the kernel adds what QUIC asked for with each
-/// datagram (its address and marks), in front.
+/// Room for the control messages of one error. Besides the error itself, the kernel adds in front the data that QUIC
+/// asked for with each datagram (its address and marks).
 const CONTROL_BYTES: usize = 512;
 
 /// Origins of errors that the kernel reports for a socket (`linux/errqueue.h`).

@@ -45,7 +45,7 @@ pub(crate) const HANDSHAKES_RETRY: usize = HANDSHAKES_MAX / 4 * 3;
 /// nodes of a job of hundreds of hosts at once, at a bounded cost.
 pub(crate) const HANDSHAKES_MAX: usize = 512;
 
-/// How long an acknowledgement waits for further ones.
+/// Time for which an acknowledgement waits for further ones.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(20);
 
 fn transport(deadlines: &Deadlines) -> Arc<TransportConfig> {

@@ -20,7 +20,7 @@ use crate::peers::CloseCode;
 /// second. With the system's default, 90 fit, and a burst of strangers' packets takes the place of the job's beats.
 const RECV_BUFFER_BYTES: usize = 2 << 20;
 
-/// Why a connection could not be begun.
+/// Reason for which a connection could not be begun.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketError {
     /// There is no socket.

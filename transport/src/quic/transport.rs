@@ -62,7 +62,7 @@ impl ListenOptions {
     }
 }
 
-/// Why a driver cannot listen.
+/// Reason for which a driver cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another process has the port, or the address is not this machine's.

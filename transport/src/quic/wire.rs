@@ -5,7 +5,7 @@ use elastic_protocol::codec::FRAME_BYTES_MAX;
 use elastic_runtime::session::Ack;
 use elastic_runtime::transport::Conversation;
 
-/// What a unidirectional stream carries.
+/// Content of a unidirectional stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StreamKind {
     /// The frames of a conversation.
@@ -14,7 +14,7 @@ pub enum StreamKind {
     Acks,
 }
 
-/// Why the bytes of a stream are refused.
+/// Reason for which the bytes of a stream are refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum StreamDecodeError {
     /// The kind of the stream is unknown.

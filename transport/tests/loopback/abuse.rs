@@ -1,4 +1,4 @@
-//! Floods, garbage and lies: refused, bounded, and the job undisturbed.
+//! Tests of abuse: floods, garbage and false claims are refused and bounded, and the job is undisturbed.
 
 use std::net::UdpSocket;
 

@@ -89,7 +89,7 @@ impl Events {
         self.all.borrow().iter().filter_map(frame).collect()
     }
 
-    /// How many frames arrived in all conversations.
+    /// Number of frames that arrived in all conversations.
     pub(crate) fn frame_count(events: &[TransportEvent]) -> usize {
         events.iter().filter(|event| matches!(event, TransportEvent::Frame { .. })).count()
     }

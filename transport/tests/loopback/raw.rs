@@ -1,4 +1,4 @@
-//! Ends that break the rules, for the tests of abuse: bare QUIC clients, and a path that can be cut.
+//! Peers that break the rules, for the tests of abuse: bare QUIC clients, and a path that can be cut.
 
 use std::cell::Cell;
 use std::net::SocketAddr;

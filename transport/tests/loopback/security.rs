@@ -1,4 +1,4 @@
-//! Admission: which nodes are let in, which are not, and what both sides are told.
+//! Tests of admission: which nodes are let in, which are not, and the messages to both sides.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Sessions: TR-1 to TR-6 over real connections.
+//! Tests of sessions: TR-1 to TR-6 over real connections.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};

@@ -1,4 +1,5 @@
-//! Health checks: the driver asks for one when a worker of this host was replaced, the process port runs it. Part of [`AgentCore`].
+//! Health checks: the driver asks for one when a worker of this host was replaced, and the process port runs it. Part
+//! of [`AgentCore`].
 
 use std::time::Duration;
 

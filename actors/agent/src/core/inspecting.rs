@@ -1,4 +1,5 @@
-//! Inspections: the driver asks what a worker's process does, the process port looks. Part of [`AgentCore`].
+//! Inspections: the driver asks for observations of a worker's process, and the process port makes them. Part of
+//! [`AgentCore`].
 
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::{AgentToDriver, ProcessSight};
@@ -9,8 +10,9 @@ use super::output::{AgentOutput, AgentWarning};
 use super::slot::Inspection;
 
 impl AgentCore {
-    /// The driver asks what a worker's process does. One look at a process is under way at a time: stacks that are asked
-    /// for meanwhile are taken by a further look. A process that has ended gets no answer: the report of its end says more.
+    /// The driver asks for an inspection of a worker's process. Each process has at most one inspection at a time. If
+    /// stacks are asked for meanwhile, a further inspection takes them. A process that has ended gets no answer, since
+    /// the report of its end says more.
     pub(super) fn inspect(&mut self, worker: WorkerId, with_stack: bool) {
         let Some(process) = self.process_mut(&worker).filter(|process| process.pid.is_some())
         else {

@@ -1,4 +1,4 @@
-//! What always holds of the agent's core. Checked after every input in debug builds and in the simulation.
+//! Invariants of the agent's core. They are checked after every input in debug builds and in the simulation.
 
 use super::reports::Reports;
 use super::{AgentCore, AgentPhase};

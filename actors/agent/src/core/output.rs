@@ -24,7 +24,7 @@ pub enum AgentOutput {
         /// The reason, for the log.
         reason: String,
     },
-    /// Look at what a process does; the shell answers with `handle_inspected`, unless the process ends.
+    /// Inspect a process. The shell answers with `handle_inspected`, unless the process ends.
     Inspect {
         /// The worker of that process.
         worker: WorkerId,
@@ -63,7 +63,7 @@ pub struct SpawnOrder {
     pub place: Option<ProcessPlace>,
     /// The secret with which the worker joins. It is passed in the environment only, as `ELASTIC_CREDENTIAL`.
     pub credential: WorkerCredential,
-    /// Where the worker's output is stored and how it is shown.
+    /// Settings for storing and showing the worker's output.
     pub output: OutputSettings,
 }
 
@@ -120,7 +120,7 @@ pub enum DriverLink {
     Heard,
     /// The session has ended.
     Lost {
-        /// How the loss was noticed.
+        /// The cause of the loss.
         reason: String,
     },
 }
@@ -217,7 +217,7 @@ pub enum AgentWarning {
     DriverLost {
         /// This host.
         host: HostName,
-        /// How the loss was noticed.
+        /// The cause of the loss.
         reason: String,
         /// The time that workers may train on without a driver, in milliseconds, if there is a limit.
         limit_ms: Option<u64>,
@@ -231,7 +231,7 @@ fn fate(limit_ms: Option<u64>) -> String {
     }
 }
 
-/// Why a process could not be started.
+/// Error of the start of a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StartFailure {
     /// The system's error, and the program that it is about.

@@ -14,7 +14,7 @@ use super::*;
 
 const SLOTS: u32 = 3;
 
-/// How long a killed process of the model takes to end.
+/// Time that a killed process of the model takes to end.
 const KILL_TAKES: Duration = Duration::from_millis(3);
 
 /// Bound on the events of one wait; no run reaches it.
@@ -49,7 +49,7 @@ enum Action {
     },
 }
 
-/// How the model's processes behave.
+/// Behaviour of a process of the model.
 #[derive(Clone, Copy, Debug)]
 struct Nature {
     spawn_ms: u64,

@@ -1,4 +1,5 @@
-//! [`OutputAllowance`]: how much output may be shown in the long run, and at once. Without I/O; used by `standard`.
+//! [`OutputAllowance`]: limits the output that is shown, by a long-run rate and a burst. Without I/O. Used by
+//! `standard`.
 
 use tokio::time::Instant;
 
@@ -12,11 +13,11 @@ pub struct ShownRate {
 }
 
 impl ShownRate {
-    /// For output that goes over a network into the log of a driver, together with that of all other hosts.
+    /// Rate for output that goes over a network into the log of a driver, together with that of all other hosts.
     pub const REMOTE: Self = Self { bytes_per_s: 1 << 20, burst_bytes: 16 << 20 };
 }
 
-/// What is to be done with a line.
+/// Decision about a line of output.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Verdict {
     /// Show it; so many lines before it were not shown.

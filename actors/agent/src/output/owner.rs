@@ -1,6 +1,6 @@
-//! Whose output a folder holds. Two jobs that live at one time would write into the same files of `--output-dir`: the agents
-//! of the first one share a lock on a small file in the folder, which names the job, and others stay out until they
-//! have ended. Used by `stored`, and by a driver that begins.
+//! Ownership of an output folder by one job. Two jobs that run at the same time would write to the same files of
+//! `--output-dir`. The agents of the first job therefore share a lock on a small file in the folder, which names the
+//! job. Agents of other jobs stay out until they have ended. Used by `stored`, and by a driver when it begins.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};

@@ -1,4 +1,4 @@
-//! Output plan of a process: files, prefix, and what is shown. Made when the process is started.
+//! Output plan of a process: its files, its prefix, and the streams that are shown. Made when the process is started.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::prefix::LinePrefix;
 use super::{OutputStream, file_stem};
 use crate::core::SpawnOrder;
 
-/// Where the output of a process is stored, and how it is shown.
+/// Plan for the output of a process: the files that store it, and the form in which it is shown.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct OutputPlan {
     /// The prefix of each line that is shown.
@@ -21,11 +21,11 @@ pub(crate) struct OutputPlan {
     pub(crate) error_file: Option<PathBuf>,
     /// Permissions that the stored files do not get.
     pub(super) umask: FileUmask,
-    /// The folder of the stored files, and the job that it is to belong to; none if nothing is stored.
+    /// The folder of the stored files, and the job that is to own it; `None` if nothing is stored.
     pub(super) owner: Option<FolderOwner>,
 }
 
-/// Where one stream is stored, and whether it is shown.
+/// Plan for one stream of a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct StreamPlan {
     /// The file that stores the stream, if it is stored.

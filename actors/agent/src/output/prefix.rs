@@ -1,14 +1,15 @@
-//! What stands before each line of a worker that is shown. Made with the output plan of a process, filled in by its pump.
+//! Prefix of each line of a worker's output that is shown. Made with the output plan of a process. The pump of the
+//! process fills in the time.
 
 use std::time::SystemTime;
 
 use crate::core::SpawnOrder;
 
-/// The prefix of a worker of whom nothing else is said.
+/// The default prefix.
 const HOST_AND_SLOT: &str = "[${hostname}:${slot}] ";
 /// The one placeholder that differs from line to line.
 const TIME: &str = "${time}";
-/// What stands for a rank that is not the process's for life.
+/// Text in place of a rank, for a process that does not keep one rank for life.
 const NO_RANK: &str = "-";
 
 /// The prefix of a process's lines: a template in which only the time is not filled in yet.

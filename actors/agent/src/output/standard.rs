@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::allowance::{OutputAllowance, ShownRate, Verdict};
 use super::{OutputSink, OutputStream};
 
-/// Start of a line on a terminal: erases what a progress line has left there.
+/// Start of a line on a terminal: erases the rest of a progress line.
 pub const FRESH_LINE: &[u8] = b"\r\x1b[2K";
 
 /// Shows the workers' stdout on the agent's stdout and their stderr on the agent's stderr. Each line has the

@@ -146,7 +146,7 @@ fn missing(lines: u64) -> String {
     format!("\n[elastic-node] {lines} lines are missing here: this file was not written in time\n")
 }
 
-/// Opens a file to append to. A new one gets exactly this mode, whatever umask the process inherited.
+/// Opens a file to append to. A new one gets exactly this mode, regardless of the umask that the process inherited.
 fn open_with_mode(path: &Path, mode: u32) -> io::Result<File> {
     let mut append = OpenOptions::new();
     append.append(true);

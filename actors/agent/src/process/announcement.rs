@@ -1,5 +1,5 @@
-//! The id of a process, told by the process itself before its program runs: the agent learns it from the start only after
-//! that, and the program may have asked the agent's store by then. Used by `command` and `system`.
+//! Announcement of a process's id by the process itself, between fork and exec. The start returns the id to the agent
+//! only later, and the program may have sent a request to the agent's store by then. Used by `command` and `system`.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -9,18 +9,18 @@ use std::os::fd::OwnedFd;
 use nix::fcntl::OFlag;
 use nix::unistd::{getpid, pipe2, write};
 
-/// Where a process tells its id, between fork and exec.
+/// Write end of the pipe through which a process announces its id, between fork and exec.
 #[derive(Debug)]
 pub(super) struct Announcer(OwnedFd);
 
-/// The announcement of a process, which may not have been made yet.
+/// Read end of that pipe. The announcement may not have been made yet.
 #[derive(Debug)]
 pub(super) struct Announcement {
     pipe: File,
     told: Cell<Option<u32>>,
 }
 
-/// An announcement, and where it is to be made.
+/// Makes a pipe for the announcement of one process.
 pub(super) fn announcement() -> io::Result<(Announcer, Announcement)> {
     let (pipe, end) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     Ok((Announcer(end), Announcement { pipe: pipe.into(), told: Cell::default() }))
@@ -30,7 +30,7 @@ impl Announcer {
     /// Tells the id of the calling process. One system call for the id and one for the pipe, so it may run in the forked
     /// child of a process with threads.
     pub(super) fn announce(&self) {
-        // The start tells the id later, too.
+        // The start returns the id, too, though later.
         let _ = write(&self.0, &getpid().as_raw().unsigned_abs().to_ne_bytes());
     }
 }

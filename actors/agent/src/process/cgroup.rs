@@ -1,7 +1,7 @@
-//! Control groups: each worker's process begins in a group of its own, below the agent's, where the agent may make one
-//! (cgroup v2, Linux 5.14). Whatever a worker has started stays in its group, in whichever session, and the kernel
-//! kills all of it at once. Where there is no such group, `orphans` looks for what is left. Called by `starting`
-//! and `system`.
+//! Control groups: each worker's process begins in a group of its own, below the agent's, if the agent may make one
+//! (cgroup v2, Linux 5.14). All descendants of a worker stay in its group, whatever their session, and the kernel kills
+//! the whole group at once. Without such a group, `orphans` looks for processes that are left. Called by `starting` and
+//! `system`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -57,7 +57,7 @@ impl Drop for AgentGroup {
     }
 }
 
-/// The group of one worker. Dropping it kills what is left in it.
+/// The group of one worker. Dropping it kills all processes that are left in it.
 #[derive(Debug)]
 pub(super) struct WorkerGroup {
     folder: PathBuf,

@@ -119,7 +119,7 @@ fn announced(command: &mut Command, announcer: Announcer) {
 /// Makes the process enter a control group, through this file.
 #[expect(unsafe_code, reason = "nothing else runs code between fork and exec")]
 fn in_group(command: &mut Command, entry: File) {
-    // A process that cannot enter runs all the same: what it leaves behind is looked for as without a group.
+    // A process that cannot enter the group still runs. Its orphans are then found as on a host without control groups.
     let enter = move || {
         let _ = nix::unistd::write(&entry, b"0");
         Ok(())
@@ -161,7 +161,7 @@ pub(super) fn in_own_session(command: &mut Command, dies_with: Option<Pid>) {
     unsafe { command.pre_exec(set_up) };
 }
 
-/// The message for a program that could not be started: the cause, and what to do about it.
+/// The message for a program that could not be started: the cause, and a remedy.
 fn explain(program: &str, error: &io::Error) -> StartFailure {
     let hint = match error.kind() {
         io::ErrorKind::NotFound if program.contains('/') => {

@@ -37,8 +37,8 @@ impl ControlGroups {
             || self.freezer.iter().filter_map(state).any(|state| state.trim() == "FROZEN")
     }
 
-    /// How long CPU limits have held back processes of the groups, in microseconds: the most of all groups, since only
-    /// some of them count.
+    /// Time for which CPU limits have throttled processes of the groups, in microseconds. This is the maximum over the
+    /// groups, since only some of them keep the counter.
     pub(super) fn held_back_us(&self) -> u64 {
         let of = |folder: &PathBuf, name| number(&folder.join("cpu.stat"), name);
         let unified = self.unified.iter().filter_map(|it| of(it, "throttled_usec"));
@@ -72,7 +72,7 @@ fn folders(mounts: &str, groups: &str, controller: &str) -> Option<Vec<PathBuf>>
         let (_, named) = line.split_once(':')?;
         named.split_once(':').filter(|(list, _)| is_of(list)).map(|(_, group)| group)
     })?;
-    // A group outside of what this process sees.
+    // A group outside of this process's view of the hierarchy.
     if group.split('/').any(|part| part == "..") {
         return None;
     }

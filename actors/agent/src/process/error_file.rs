@@ -12,8 +12,8 @@ use serde_json::Value;
 /// The most bytes of an error file that are read.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
-/// The error that a program wrote, if it wrote one. What is no plain file is not read: a program may have put a pipe there, whose
-/// reader would wait.
+/// The error that a program wrote, if it wrote one. Only a plain file is read: a program may have put a pipe there, and
+/// a reader of the pipe would wait.
 pub(super) fn read(path: &Path) -> Option<ProgramError> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     if !file.metadata().ok()?.is_file() {

@@ -1,7 +1,8 @@
 //! Health checks: runs the operator's command, bounded in time and output. Used by `system`.
 //!
-//! The command is started on a lane of its own, since the file system with the shell or the command can hang. It leads a process group,
-//! which is killed with it, after the timeout, and by the guard where the agent dies.
+//! The command is started on a lane of its own, since the file system with the shell or the command can hang. It leads
+//! a process group. The whole group is killed when the command ends, after the timeout, and by the guard if the agent
+//! dies.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -83,11 +84,11 @@ impl HealthChecker {
         Some(HealthFailure { reason, output })
     }
 
-    /// Kills what is left of the command's group, and reaps the command.
+    /// Kills the rest of the command's group, and reaps the command.
     fn bury(&self, pid: Pid, mut child: Child) -> ExitStatus {
         kill_group(pid);
         self.starter.children().forget(pid);
-        // SIGKILL was sent to one that had not ended: what the kernel still holds is reaped with the orphans.
+        // A command that had not ended was sent SIGKILL. If the kernel still holds it, it is reaped with the orphans.
         let status = child.try_wait();
         self.starter.children().pids.remove(&pid.as_raw());
         match status {
@@ -132,7 +133,7 @@ async fn watch(pid: Pid, pipe: Receiver, until: Instant) -> (bool, Vec<u8>) {
     (is_ended, last.take())
 }
 
-/// Reads what a pipe carries to its end, and keeps the end of that.
+/// Reads a pipe until its end, and keeps the last bytes.
 async fn read(pipe: Receiver, last: Rc<RefCell<Vec<u8>>>) {
     let mut chunk = [0; CHUNK_BYTES];
     while pipe.readable().await.is_ok() {

@@ -1,5 +1,6 @@
-//! Kills by the kernel's OOM killer. A process that was killed for want of memory ends by SIGKILL like any other; only
-//! counters of the kernel tell why. Called by `starting` before a process begins, and by `system` after its end.
+//! Kills by the kernel's OOM killer. A process that was killed for want of memory ends by SIGKILL, like any killed
+//! process. Only counters of the kernel tell the cause. Called by `starting` before a process begins, and by `system`
+//! after its end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ impl OomKills {
         })
     }
 
-    /// Why a process that has ended by SIGKILL was killed, if the OOM killer has been at work since.
+    /// Explanation for a process that has ended by SIGKILL, if the OOM killer has killed a process since.
     pub(super) fn explain(&self) -> Option<String> {
         let counted = count(&fs::read_to_string(&self.file).ok()?)?;
         let killed = counted.checked_sub(self.count).filter(|killed| *killed > 0)?;

@@ -82,12 +82,12 @@ pub enum ProcessEvent {
     Inspected {
         /// The worker.
         worker: WorkerId,
-        /// What its process was seen to do.
+        /// The observations of its process.
         sight: Box<ProcessSight>,
     },
     /// The result of a `check_health`; each has one.
     HealthChecked {
-        /// Why it has failed; none: it has passed.
+        /// The reason of its failure; `None` if it has passed.
         failure: Option<HealthFailure>,
     },
 }
@@ -104,9 +104,8 @@ pub trait ProcessPort {
     /// Signals a process. Has no effect if the process has ended already.
     fn signal(&mut self, worker: &WorkerId, signal: StopSignal);
 
-    /// Looks at what a process does, with its stacks if they are asked for: the native one of its main thread, and those of
-    /// its Python threads. The answer comes as
-    /// [`ProcessEvent::Inspected`]; there is none if the process has ended already.
+    /// Inspects a process, with its stacks if they are asked for: the native one of its main thread, and those of its
+    /// Python threads. The answer comes as [`ProcessEvent::Inspected`]. There is none if the process has ended already.
     fn inspect(&mut self, worker: &WorkerId, with_stack: bool, events: Recipient<ProcessEvent>);
 
     /// Runs a command of the operator's that says by its exit code whether this host is well. The result comes as

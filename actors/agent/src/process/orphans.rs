@@ -129,8 +129,8 @@ fn read_in_time(
     told.recv_timeout(READ_WITHIN).ok()
 }
 
-/// All processes that `/proc` shows, by process id. Takes milliseconds of a processor, in which the survivors of a worker form their
-/// next generation: whoever else can run goes first.
+/// All processes that `/proc` shows, by process id. This takes milliseconds of processor time, while the survivors of a
+/// worker form their next generation. It therefore yields the processor to other threads before each process.
 fn processes() -> BTreeMap<i32, ProcessStat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

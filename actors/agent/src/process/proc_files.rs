@@ -1,5 +1,5 @@
-//! The files of `/proc` that say what a process does: its `stat`, its `status`, its `io`. Called by `inspection`
-//! and `orphans`.
+//! The files of `/proc` on the state of a process: its `stat`, its `status`, its `io`. Called by `inspection` and
+//! `orphans`.
 
 use std::fs;
 
@@ -15,9 +15,9 @@ pub(super) struct ProcessStat {
     pub(super) major_faults: u64,
     /// CPU time of all its threads, and of children that have ended and were waited for, in ticks.
     pub(super) cpu_ticks: u64,
-    /// When it was started, in ticks: with the process id it names a process for good.
+    /// Time of its start, in ticks. Together with the process id it identifies a process for good.
     pub(super) started: u64,
-    /// How it has ended, as wait(2) has it. Zero where that is not to be seen.
+    /// Its exit status in the encoding of wait(2). Zero if the status is not visible.
     pub(super) exit: i32,
 }
 
@@ -79,9 +79,9 @@ impl ProcessStatus {
     }
 }
 
-/// Bytes that a process has read and written since its start by read(2), write(2) and their kind, from whatever; zero where
-/// that is not to be seen. The kernel does not count what recv(2) and send(2) move: who only does that is known by its
-/// processor time, and by how often its main thread is woken.
+/// Bytes that a process has read and written since its start by read(2), write(2) and the like, on any kind of file;
+/// zero if the count is not visible. The kernel does not count the bytes of recv(2) and send(2). A process that uses
+/// only those is recognised by its processor time, and by the number of times that its main thread is woken.
 pub(super) fn moved_bytes(pid: i32) -> u64 {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let fields = io.lines().filter_map(|line| line.split_once(": "));
@@ -89,8 +89,8 @@ pub(super) fn moved_bytes(pid: i32) -> u64 {
     moved.filter_map(|(_, count)| count.parse::<u64>().ok()).sum()
 }
 
-/// How long the main thread of a process has waited for a processor since its start, ready to run, by the second number of
-/// `/proc/PID/schedstat`; zero where that is not to be seen.
+/// Time that the main thread of a process has waited for a processor since its start, ready to run, in nanoseconds. It
+/// is the second number of `/proc/PID/schedstat`; zero if that is not visible.
 pub(super) fn kept_waiting_ns(pid: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|it| it.parse().ok()).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Start of a process, on the lane of processes: folders, files, fork and exec may all hang, and hold up no
-//! actor there. Used by [`SystemProcesses`](super::SystemProcesses).
+//! Start of a process, on the lane of processes. Folders, files, fork and exec may all hang, and hold up no actor
+//! there. Used by [`SystemProcesses`](super::SystemProcesses).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub(super) struct ChildProcesses {
     /// The agent's folder for error files, which the guard removes if the agent dies.
     scratch: Option<PathBuf>,
     guard: Option<Guard>,
-    /// How many guards have followed one that had ended before its agent.
+    /// Number of guards that replaced one that had ended before the agent.
     guards_again: u32,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Spawned {
     pub(super) group: Option<WorkerGroup>,
     /// The OOM killer's counter before the process began.
     pub(super) oom_kills: Option<OomKills>,
-    /// The seat of the worker's lock, kept until the process has ended, and what tells of the owner's death.
+    /// The seat of the worker's lock, kept until the process has ended, and the channel that reports the owner's death.
     pub(super) seat: Option<(Arc<LockSeat>, oneshot::Receiver<()>)>,
 }
 
@@ -116,7 +116,7 @@ impl Starter {
         Ok(Spawned { child, pid, output, error_file, group, oom_kills, seat })
     }
 
-    /// Kills what is left of a worker's control group.
+    /// Kills the rest of a worker's control group.
     pub(super) fn end_group(&self, group: Option<WorkerGroup>) {
         let Some(group) = group else { return };
         let folder = group.folder().to_owned();
@@ -124,8 +124,8 @@ impl Starter {
         self.children().forget_group(&folder);
     }
 
-    /// A seat for a worker's lock, and what tells of its owner's death. Without one the end of the process is seen by
-    /// its pidfd alone.
+    /// A seat for a worker's lock, and the channel that reports its owner's death. Without a seat, only the pidfd shows
+    /// the end of the process.
     fn seat(&self) -> Option<(Arc<LockSeat>, oneshot::Receiver<()>)> {
         let begin = || {
             let begun = LockWatch::new(uuid::Uuid::new_v4().as_u128());

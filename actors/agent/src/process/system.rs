@@ -67,9 +67,9 @@ impl Leaders {
 /// Processes that were not reaped.
 #[derive(Debug, Default)]
 struct Live {
-    /// Those whose start has returned: the system does not reuse their ids.
+    /// Processes whose start has returned. The system does not reuse their ids.
     processes: BTreeMap<WorkerId, Pid>,
-    /// Those whose start has not returned.
+    /// Processes whose start has not returned.
     starting: BTreeMap<WorkerId, Announcement>,
 }
 
@@ -313,7 +313,7 @@ impl ProcessPort for SystemProcesses {
 }
 
 impl Live {
-    /// Kills what is left of the group of a process that has ended, and reaps the process.
+    /// Kills the rest of the group of a process that has ended, and reaps the process.
     fn bury(
         &mut self,
         worker: &WorkerId,

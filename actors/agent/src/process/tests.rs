@@ -400,7 +400,7 @@ fn a_look_at_a_worker_is_answered_while_it_lives() {
         let ProcessEvent::Inspected { worker: of, sight } = fixture.event().await else {
             panic!("no other event is due");
         };
-        // What it does is not known: it may not be asleep yet.
+        // Its activity is not known: it may not be asleep yet.
         assert_eq!(of, worker());
         assert_ne!(sight.activity, ProcessActivity::Ended);
         // It ends while it is looked at, and nothing is said of it but its end.

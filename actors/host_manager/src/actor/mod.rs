@@ -27,7 +27,7 @@ const DISCOVERY_GRACE: Duration = Duration::from_secs(1);
 /// An agent of a host joined.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostJoined {
-    /// Which host.
+    /// The host.
     pub host: HostName,
     /// The slots that it offers.
     pub slots: u32,
@@ -40,7 +40,7 @@ impl Message for HostJoined {
 /// A host's agent is gone for good.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostLeft {
-    /// Which host.
+    /// The host.
     pub host: HostName,
 }
 
@@ -51,7 +51,7 @@ impl Message for HostLeft {
 /// A host is to be blacklisted.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostFailed {
-    /// Which host.
+    /// The host.
     pub host: HostName,
     /// The fault.
     pub fault: HostFault,
@@ -66,7 +66,7 @@ impl Message for HostFailed {
 /// The operator takes a host out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DrainHost {
-    /// Which host.
+    /// The host.
     pub host: HostName,
 }
 
@@ -77,7 +77,7 @@ impl Message for DrainHost {
 /// The operator lets a host in again that was drained or blacklisted.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReadmitHost {
-    /// Which host.
+    /// The host.
     pub host: HostName,
 }
 
@@ -94,7 +94,7 @@ pub enum HostReport {
     DiscoveryFailed(DiscoveryFailure),
     /// A host that joined is not one of the job's; the reason is for its agent.
     Refused {
-        /// Which host.
+        /// The host.
         host: HostName,
         /// The reason, and advice.
         reason: String,

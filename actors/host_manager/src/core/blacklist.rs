@@ -1,7 +1,7 @@
 //! Blacklisted hosts and the end of their stay. Used by the core.
 //!
-//! Without a cooldown a host that has failed stays out. One that only is not reached by another ([`HostFault::Unreached`]) comes back
-//! even so: either of the two may have been at fault, and paths heal.
+//! Without a cooldown a host that has failed stays out for ever. A host whose only fault is that another host does not
+//! reach it ([`HostFault::Unreached`]) still comes back: either of the two may have been at fault, and paths heal.
 //!
 //! The k-th stay is MIN·2^(k-1), at most MAX, like Horovod's cooldown except that the first stay is MIN
 //! (Horovod's is two to three times that). Jitter only lengthens a stay, by up to a tenth, so that hosts that

@@ -16,7 +16,7 @@ pub struct HostSlots {
     pub slots: u32,
 }
 
-/// Where hosts come from.
+/// Source of the list of hosts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum HostSource {
     /// The output of a script, or of a host file that is read repeatedly.
@@ -39,7 +39,7 @@ pub struct CooldownRange {
 /// Settings of the host manager.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostManagerConfig {
-    /// Where hosts come from.
+    /// Source of the list of hosts.
     pub source: HostSource,
     /// Slots of a discovered host that is printed without a number of slots. Default: `None`, such a line is
     /// malformed.

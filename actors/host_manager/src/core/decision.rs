@@ -80,7 +80,7 @@ pub enum ReadmitDecision {
     NotOut,
 }
 
-/// Why a host is to be blacklisted.
+/// Reason for which a host is to be blacklisted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 pub enum HostFault {
     /// The host itself has failed. Without a cooldown it stays out.

@@ -68,7 +68,7 @@ pub enum DiscoveryError {
     /// Output, but not one line that is a host.
     #[error("not one line is a host: {complaints}")]
     Garbage {
-        /// The lines with what is wrong with each.
+        /// The lines, each with its error.
         complaints: String,
     },
 }

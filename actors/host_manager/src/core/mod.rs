@@ -193,7 +193,7 @@ impl HostManagerCore {
         FailureDecision::Blacklisted { until, reason: reason.to_owned() }
     }
 
-    /// The operator takes a host out: it gets no workers until it is let in again, whatever lists it.
+    /// The operator takes a host out: it gets no workers until it is let in again, even if the discovery lists it.
     pub fn handle_drain(&mut self, now: Time, name: &HostName) -> DrainDecision {
         self.blacklist.expire(now);
         if self.drained.contains(name) {

@@ -26,7 +26,7 @@ pub trait Discovery {
     fn run(&mut self, limit: Duration) -> DiscoveryRun;
 }
 
-/// For a job whose hosts come by themselves. The host manager never runs it.
+/// Discovery of a job whose hosts join by themselves. The host manager never runs it.
 #[derive(Clone, Copy, Debug)]
 pub struct NoDiscovery;
 

@@ -21,8 +21,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Without an open generation. Reports go to `reports` without a bound of their own: there are a few for each
-    /// member of a generation, and a lost one could not be made up for.
+    /// A registry without an open generation. Reports go to `reports` without a bound of their own: there are a few for
+    /// each member of a generation, and the loss of one could not be repaired.
     pub fn new(node: &NodeHandle, reports: Recipient<RegistryReport>) -> Self {
         Self { core: RegistryCore::new(), clock: node.clock(), reports }
     }

@@ -61,7 +61,7 @@ pub(super) struct GivenVerdicts {
 }
 
 impl SupervisedGeneration {
-    /// Without votes.
+    /// A generation without votes.
     pub(super) fn new(
         stamp: Stamp,
         members: BTreeMap<WorkerId, MemberState>,

@@ -40,7 +40,7 @@ pub struct RegistryCore {
 }
 
 impl RegistryCore {
-    /// Without an open generation: every vote is dropped.
+    /// A registry without an open generation: every vote is dropped.
     pub fn new() -> Self {
         Self::default()
     }

@@ -30,7 +30,7 @@ pub enum GenerationVerdict {
         /// The member, its exit status and its error.
         failure: WorkerFailure,
     },
-    /// A member finished. Its result stands, whatever its process does later.
+    /// A member finished. Its result stands, even if its process fails later.
     Succeeded {
         /// The generation.
         stamp: Stamp,

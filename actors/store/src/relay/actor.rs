@@ -72,7 +72,7 @@ impl Relay {
         self.timer.arm(ctx, at);
     }
 
-    /// Sends what the transport has room for; true if there is more.
+    /// Sends as many messages as the transport has room for. Returns whether there are more.
     fn send_messages(&mut self) -> bool {
         let Some(driver) = &self.driver else {
             self.refused = None;
@@ -86,7 +86,8 @@ impl Relay {
                 self.refused = Some(undelivered.message);
                 return true;
             }
-            // The session is over: what is not answered is sent again, or its connection closed, at the next one.
+            // The session is over. In the next one, unanswered requests are sent again, or their connections are
+            // closed.
             tracing::debug!(reason = %undelivered.reason, "no request was delivered to the store");
             return false;
         }

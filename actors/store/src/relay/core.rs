@@ -58,7 +58,7 @@ struct ClientConnection {
     decoder: Decoder,
     /// Requests that the store has not answered, the oldest first. They are sent again to a driver's next life.
     pending: VecDeque<Request>,
-    /// How many of them, at the end, have not been sent.
+    /// Number of pending requests, at the end of the queue, that have not been sent.
     unsent: usize,
     /// Bytes of pending requests that are no waits.
     pending_bytes: usize,
@@ -118,7 +118,7 @@ pub struct RelayCore {
 }
 
 impl RelayCore {
-    /// Without connections.
+    /// A relay without connections.
     pub fn new() -> Self {
         Self::default()
     }
@@ -128,8 +128,8 @@ impl RelayCore {
         self.outputs.pop_front()
     }
 
-    /// The next message to the store. Call while there is room for one: what is not fetched stays with its connection,
-    /// which is then not read.
+    /// The next message to the store. Call it while there is room for a message. A request that is not fetched stays
+    /// with its connection, which is then not read.
     pub fn poll_message(&mut self) -> Option<ToStore> {
         if !self.is_up {
             return None;
@@ -374,7 +374,7 @@ impl RelayCore {
         }
     }
 
-    /// Tells the store, unless it is away: a session that begins forgets what was before.
+    /// Notifies the store, unless it is away: with a new session the store forgets all clients of the earlier one.
     fn notify(&mut self, notice: ToStore) {
         if self.is_up {
             self.notices.push_back(notice);

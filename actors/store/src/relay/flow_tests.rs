@@ -1,5 +1,5 @@
-//! Property test of the flow control from clients over an agent's relay to the store and back: whatever clients ask
-//! and however slowly bytes are taken, everything is answered in the end, and memory stays within its bounds.
+//! Property test of the flow control from clients over an agent's relay to the store and back. For any requests and any
+//! speed of the readers, every request is answered in the end, and memory stays within its bounds.
 
 use std::collections::{BTreeMap, VecDeque};
 

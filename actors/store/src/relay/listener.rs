@@ -149,7 +149,7 @@ async fn write(writes: &mut OwnedWriteHalf, mut bytes: &[u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// Closes the connection for the client, too, which fails at once, whatever it waits for.
+/// Closes the connection for the client, too. Any call in which the client waits fails at once.
 async fn end(mut writes: OwnedWriteHalf) {
     // The client may have closed the connection itself.
     let _ = writes.shutdown().await;

@@ -56,8 +56,8 @@ pub trait TrainingPort {
     fn begin_generation(&mut self);
     /// The progress of training.
     fn progress(&self) -> TrainingProgress;
-    /// Has something saved beside training. Returns what came of it where that is known at once; otherwise it comes as
-    /// [`ThreadMessage::Checkpoint`].
+    /// Carries out a checkpoint command beside training. Returns the outcome if it is known at once. Otherwise it comes
+    /// as [`ThreadMessage::Checkpoint`].
     fn checkpoint(&mut self, command: CheckpointCommand) -> Option<CheckpointOutcome>;
     /// Takes the deadlines that the driver has sent.
     fn set_deadlines(&mut self, deadlines: &Deadlines);
@@ -240,7 +240,7 @@ impl Actor for StateActor {
     }
 }
 
-/// Releases the training thread, whatever ends the actor, a panic included.
+/// Releases the training thread at any end of the actor, a panic included.
 impl Drop for StateActor {
     fn drop(&mut self) {
         self.thread.release();

@@ -1,10 +1,10 @@
-//! What always holds of a session. Called by the check of `transport`'s core of peers, and by tests.
+//! Invariants of a session. Called by the check of `transport`'s core of peers, and by tests.
 
 use super::{Payload, SessionCore};
 use crate::transport::Conversation;
 
 impl<P: Payload> SessionCore<P> {
-    /// Checks what always holds: without a session nothing is kept, counters are those of the queues, and the queues are
+    /// Checks the invariants: without a session nothing is kept, the counters match the queues, and the queues are
     /// within their bounds (TR-6).
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What always holds of a node's peers. The tests call it after every input, and the simulation.
+//! Invariants of a node's peers. The tests check them after every input, and so does the simulation.
 
 use elastic_protocol::NodeId;
 use elastic_runtime::session::Payload;
@@ -7,8 +7,8 @@ use super::super::peer::Peer;
 use super::{PeersCore, TransportStage};
 
 impl<P: Payload> PeersCore<P> {
-    /// Checks what always holds: connections and peers name each other, each session is judged and each end that has
-    /// begun comes, and what is closed keeps nobody.
+    /// Checks the invariants: connections and peers refer to each other, the silence of each session is judged, each
+    /// closing peer is ended in time, and a closed transport keeps no peer.
     ///
     /// # Errors
     /// The first invariant that does not hold.

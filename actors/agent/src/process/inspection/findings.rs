@@ -42,7 +42,8 @@ pub(super) fn findings(first: &Reading, second: &Reading, watched_ms: u64) -> Ve
 const WAITS_FOR_PYTHON: [&str; 4] =
     ["take_gil ", "PyEval_RestoreThread ", "PyEval_AcquireThread ", "PyGILState_Ensure "];
 
-/// How many calls such a wait is away from the innermost one, at most: it waits in functions of the C library.
+/// Number of innermost calls among which such a function is looked for: the thread waits in functions of the C library
+/// that it calls.
 const CALLS_OF_A_WAIT: usize = 6;
 
 /// Adds the lock of Python's interpreter where the native stack shows that the main thread waits for it.
@@ -91,8 +92,8 @@ fn child(reading: &Reading, pid: i32, stat: &ProcessStat) -> String {
     }
 }
 
-/// How a process has ended, as wait(2) has it, in words behind `has ended`. Nothing is said of a success, for which an end
-/// that is not to be seen is taken, too.
+/// The words that follow `has ended` for a process, from its status in the encoding of wait(2). They are empty for a
+/// success. An end whose status is not visible counts as a success.
 fn how(exit: i32) -> String {
     match (libc::WIFSIGNALED(exit), libc::WTERMSIG(exit), libc::WEXITSTATUS(exit)) {
         (true, signal, _) => match Signal::try_from(signal) {
@@ -119,7 +120,7 @@ fn slow_pages(faults: u64, swapped_kib: u64, watched_ms: u64) -> Option<String> 
     has_many.then(|| format!("{cause}: {faults} major page faults in {watched_ms} ms"))
 }
 
-/// The system adds up what each processor was denied.
+/// `denied_ms` is a sum over all processors, so it may exceed the time watched.
 fn held_back(denied_ms: u64, watched_ms: u64) -> Option<String> {
     let has_cost = denied_ms > 0 && denied_ms * PART_OF_TIME >= watched_ms;
     let cause = "its control group's CPU limit held it back for";

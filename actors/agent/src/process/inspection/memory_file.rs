@@ -1,5 +1,5 @@
-//! Files in memory by which a process tells its agent something: the Python package makes them, and the agent finds them
-//! by their names among the process's descriptors. Called by `stack_file` and `recorded`.
+//! Files in memory (memfd) through which a process passes data to its agent. The Python package makes them, and the
+//! agent finds them by their names among the process's descriptors. Called by `stack_file` and `recorded`.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! Inspections: what a process does, as the system shows it, for a worker that others wait for. A look takes two
-//! readings some time apart, and may take the native stack of the process's main thread and ask the process for the stacks
-//! of its Python threads. Used by `system`.
+//! Inspections: observations of the process of a worker that others wait for, as the operating system shows it. An
+//! inspection takes two readings some time apart. It may also take the native stack of the process's main thread, and
+//! ask the process for the stacks of its Python threads. Used by `system`.
 
 mod activity;
 mod descendants;
@@ -49,8 +49,8 @@ const NATIVE_STACK_WITHIN: Duration = Duration::from_secs(1);
 /// Interval between two looks at whether the stacks are written.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How many looks in a row must find the same length before the stacks count as complete: a thread that writes them
-/// may lose its processor in between.
+/// Number of consecutive looks that must find the same length before the stacks count as complete. The thread that
+/// writes them may lose its processor in between.
 const SAME_LENGTHS: u32 = 2;
 
 /// Looks at processes, on a lane of its own: a look at a process that hangs may hang with it. The waits between
@@ -58,9 +58,10 @@ const SAME_LENGTHS: u32 = 2;
 #[derive(Clone)]
 pub(super) struct Inspector {
     lane: OffloadPort,
-    /// As many as the lane takes jobs: further looks wait, since each must have its answer.
+    /// One permit for each job that the lane takes. Further inspections wait, since each must have its answer.
     places: Rc<Semaphore>,
-    /// For native stacks, which are read from the files of programs: a disk that hangs holds up no other look.
+    /// Lane for native stacks, which are read from the files of programs: a disk that hangs holds up no other
+    /// inspection.
     stacks: OffloadPort,
 }
 
@@ -98,7 +99,7 @@ impl Inspector {
         let may_answer =
             matches!(sight.activity, ProcessActivity::Waiting | ProcessActivity::Working);
         if with_stack && may_answer && is_alive() {
-            // The signal that asks for the Python stacks would disturb what the native one shows.
+            // The native stack is taken first, since the signal that asks for the Python stacks would disturb it.
             sight.native_stack = self.native_stack(pid).await.unwrap_or_default();
             sight.stack = self.stacks(pid, &is_alive).await.unwrap_or_default();
             add_lock_of_python(&mut sight);

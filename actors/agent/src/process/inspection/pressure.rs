@@ -1,19 +1,19 @@
-//! Pressure (PSI): for how much of the last ten seconds processes have waited for processors, memory or disks, in the
-//! process's own control group, or on its host where that has none. Called by `findings`.
+//! Pressure (PSI): share of the last ten seconds in which processes have waited for processors, memory or disks. It is
+//! that of the process's own control group, or of its host if the group has none. Called by `findings`.
 
 use std::fs;
 
 use crate::process::control_groups::ControlGroups;
 
-/// What processes wait for.
+/// A resource for which processes wait.
 struct Resource {
-    /// As the kernel calls it.
+    /// Its name in the kernel.
     name: &'static str,
     /// The line that counts: `some` processes waited, or all of them (`full`).
     line: &'static str,
     /// The share of time from which on it is worth a finding, in percent.
     least_percent: f64,
-    /// In words.
+    /// The words of the finding.
     words: &'static str,
 }
 
@@ -27,8 +27,8 @@ const RESOURCES: [Resource; 3] = [
     Resource { name: CPU, line: "some", least_percent: 80.0, words: "some waited for a processor" },
 ];
 
-/// The findings of a process in these groups. `is_kept_waiting`: whether the process itself has waited for a processor;
-/// what others wait for is no cause then.
+/// The findings of a process in these groups. `is_kept_waiting`: whether the process itself has waited for a processor.
+/// If it has not, pressure on processors is no finding.
 pub(super) fn pressed(
     groups: &ControlGroups,
     is_kept_waiting: bool,

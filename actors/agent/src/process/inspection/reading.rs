@@ -24,7 +24,7 @@ pub(super) struct Reading {
     at: Instant,
     pub(super) stat: ProcessStat,
     pub(super) status: ProcessStatus,
-    /// How often the main thread has given its processor up, or lost it.
+    /// Number of times that the main thread has given its processor up, or lost it.
     pub(super) switches: u64,
     pub(super) descendants: Vec<(i32, ProcessStat)>,
     cpu_ticks: u64,
@@ -32,7 +32,7 @@ pub(super) struct Reading {
     pub(super) groups: ControlGroups,
     pub(super) is_frozen: bool,
     pub(super) held_back_us: u64,
-    /// How long the main thread has waited for a processor, ready to run.
+    /// Time that the main thread has waited for a processor, ready to run, in nanoseconds.
     pub(super) kept_waiting_ns: u64,
     /// The socket that the main thread waits for, by its descriptor, and its other end.
     pub(super) waits_for: Option<(u64, SocketAddr)>,

@@ -39,7 +39,7 @@ impl StackFile {
         let refused =
             |error: &io::Error| tracing::debug!(pid, %error, "its stacks are not to be had");
         let file = file.inspect_err(refused).ok()?;
-        // What an earlier look did not wait for.
+        // Removes stacks that were written after an earlier inspection had stopped waiting for them.
         file.set_len(0).inspect_err(refused).ok()?;
         Some(Self(file))
     }
@@ -55,16 +55,16 @@ impl StackFile {
         }
     }
 
-    /// How much is written; `None` if that is not to be seen.
+    /// Number of bytes written; `None` if it cannot be read.
     pub(super) fn length(&self) -> Option<u64> {
         Some(self.0.metadata().ok()?.len())
     }
 
-    /// What is written, arranged and bounded. The file is empty afterwards.
+    /// The stacks that were written, arranged and bounded. The file is empty afterwards.
     pub(super) fn take(&self) -> Option<String> {
         let mut written = Vec::new();
         let read = (&self.0).take(READ_MAX).read_to_end(&mut written);
-        // Without effect if the process is gone, which the read has said then.
+        // Fails if the process is gone. The read has failed then, too.
         let _ = self.0.set_len(0);
         read.ok()?;
         Some(arranged(&String::from_utf8_lossy(&written)))

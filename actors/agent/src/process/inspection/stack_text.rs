@@ -4,9 +4,9 @@ use elastic_protocol::messages::ProcessSight;
 
 use super::texts::{bounded_lines, printable};
 
-/// What `faulthandler` has written, which has a block for each thread: the newest thread first, each with its
-/// innermost call first. The main thread handles the signal and is called current; where another one did, the main
-/// thread is the oldest.
+/// Rearranges the text that `faulthandler` has written. It has a block for each thread, the newest thread first, and
+/// the innermost call first in each block. The main thread is called current if it handled the signal. If another
+/// thread did, the main thread is the oldest.
 pub(super) fn arranged(written: &str) -> String {
     let mut blocks: Vec<String> = Vec::new();
     for line in written.lines() {

@@ -1,11 +1,12 @@
-//! System calls that block, in words. The numbers differ between processors, so they are named. Called by `waits_in`.
+//! Words for system calls that block. The calls are listed by name, since their numbers differ between processor
+//! architectures. Called by `waits_in`.
 
-/// What a thread in a system call waits for.
+/// Words for the wait of a thread in a system call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Blocking {
-    /// These words, and the file descriptor that is the call's first argument.
+    /// These words, followed by a description of the file descriptor that is the call's first argument.
     On(&'static str),
-    /// These words.
+    /// These words alone.
     In(&'static str),
 }
 

@@ -177,7 +177,7 @@ fn a_process_that_sleeps_and_one_that_waits_for_it_are_told_apart() {
     });
 }
 
-/// Beside what its machine is short of.
+/// Whether the findings name a child process. There may be others, of a machine that is short of resources.
 fn has_a_child_to_tell(sight: &ProcessSight) -> bool {
     sight.findings.iter().any(|finding| finding.contains("child process "))
 }

@@ -1,5 +1,5 @@
-//! Bounded texts of a sight: whatever a process has written or named itself, it is shown on a line of its own length.
-//! Called by all parts of an inspection.
+//! Bounded texts of a [`ProcessSight`](elastic_protocol::messages::ProcessSight): texts that a process chooses itself,
+//! such as its name, are made printable and short. Called by all parts of an inspection.
 
 use elastic_protocol::messages::ProcessSight;
 
@@ -9,7 +9,7 @@ const PATH_BYTES_MAX: usize = 160;
 /// Ends a text of which a part was left out.
 const LEFT_OUT: &str = "…\n";
 
-/// A finding, or what a thread waits in, without control characters and within its bound.
+/// A finding, or the description of a thread's wait, without control characters and within its bound.
 pub(super) fn bounded(text: &str) -> String {
     let mut text = printable(text);
     while text.len() > ProcessSight::TEXT_BYTES_MAX {

@@ -7,7 +7,8 @@ use super::peer::peer;
 use super::system_calls::{Blocking, blocking};
 use super::texts::{bounded, shortened};
 
-/// What the main thread waits in; `None` if it runs, or if that is not to be seen.
+/// Description of the system call or kernel function in which the main thread waits; `None` if the thread runs, or if
+/// the kernel does not show it.
 pub(super) fn waits_in(pid: i32) -> Option<String> {
     let of_thread = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{pid}/{name}"));
     let words = match of_thread("syscall") {
@@ -18,8 +19,8 @@ pub(super) fn waits_in(pid: i32) -> Option<String> {
     words.map(|words| bounded(&words))
 }
 
-/// The socket that the main thread waits for, by its descriptor, and its other end. It is no part of what the thread waits
-/// in: by restart, ranks are compared by that, and each has other peers.
+/// The socket that the main thread waits for, by its descriptor, and its other end. The description by [`waits_in`]
+/// leaves it out: members by restart are compared by that description, and each of them has other peers.
 pub(super) fn waits_for(pid: i32) -> Option<(u64, SocketAddr)> {
     let line = fs::read_to_string(format!("/proc/{pid}/task/{pid}/syscall")).ok()?;
     let (number, descriptor) = call_on_descriptor(&line)?;
@@ -41,7 +42,8 @@ fn call_on_descriptor(line: &str) -> Option<(i64, u64)> {
     Some((number, first.unwrap_or_default() & u64::from(u32::MAX)))
 }
 
-/// By a line of `/proc/PID/syscall`: the number of the call and its arguments, or `running`, or -1 outside of a call.
+/// Description of a wait, from a line of `/proc/PID/syscall`: the number of the call and its arguments, or `running`,
+/// or -1 outside of a call.
 fn in_system_call(line: &str, descriptor: impl Fn(u64) -> Option<String>) -> Option<String> {
     let (number, fd) = call_on_descriptor(line)?;
     if number < 0 {
@@ -57,14 +59,14 @@ fn in_system_call(line: &str, descriptor: impl Fn(u64) -> Option<String>) -> Opt
     })
 }
 
-/// By the name of a function of the kernel.
+/// Description of a wait in a function of the kernel, by its name.
 fn in_kernel(function: &str) -> Option<String> {
     let function = function.trim();
     let is_known = !function.is_empty() && function != "0";
     is_known.then(|| format!("the kernel's {function}"))
 }
 
-/// What an open descriptor of the process is.
+/// Description of an open file descriptor of the process.
 fn descriptor(pid: i32, number: u64) -> Option<String> {
     let link = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
     let link = link.to_string_lossy();

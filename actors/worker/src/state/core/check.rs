@@ -1,9 +1,10 @@
-//! What always holds of a State. Part of `StateCore`; run after every input in debug builds and in the simulation.
+//! Invariants of a State. Part of `StateCore`. They are checked after every input in debug builds and in the
+//! simulation.
 
 use super::{BoundaryAnswer, DriverAttachment, StateCore, ThreadState};
 
 impl StateCore {
-    /// Checks the invariants between the training thread's state and what is known of it.
+    /// Checks the invariants between the training thread's state and the records of it here.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -34,8 +35,8 @@ impl StateCore {
         }
     }
 
-    /// A thread at rest has nothing to do, and the driver knows of it. What waits for the thread to rest waits for
-    /// nothing else.
+    /// A thread at rest has no order left, and the driver knows that it rests. An order that waits for the thread's
+    /// rest waits for nothing else.
     fn check_rest(&self) -> Result<(), String> {
         let rests = matches!(self.training, ThreadState::AtRest);
         let has_order = self.exit.is_some() || self.pending.is_some();

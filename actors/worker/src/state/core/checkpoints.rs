@@ -1,5 +1,6 @@
-//! Durable checkpoints, as the State sees them: it passes orders on to whoever writes, and reports to the driver. A report
-//! is kept, and sent again on every new connection while the generation lasts. Part of `StateCore`.
+//! Durable checkpoints, as the State sees them: it passes the driver's orders on to its shell, and reports the results
+//! to the driver. A report is kept, and sent again on every new connection while the generation lasts. Part of
+//! `StateCore`.
 
 use elastic_protocol::messages::{CheckpointOrder, CheckpointReport, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -87,7 +88,7 @@ impl StateCore {
         }
     }
 
-    /// Takes what came of an order. Outcomes of earlier orders are of no interest any more.
+    /// Takes the outcome of an order. Outcomes of earlier orders are ignored.
     pub fn handle_checkpoint(&mut self, _now: Time, outcome: CheckpointOutcome) {
         let CheckpointOutcome { stamp, step, report } = outcome;
         let known = self.checkpoint.as_mut();

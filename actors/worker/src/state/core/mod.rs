@@ -109,7 +109,7 @@ pub struct StateCore {
     /// Whether the driver has been told in this session that the thread is at rest.
     arrived: bool,
     pause: Pause,
-    /// How the worker leaves, once that is decided. Carried out when the thread is at rest.
+    /// The way in which the worker leaves, once that is decided. Carried out when the thread is at rest.
     exit: Option<RunExit>,
     /// The reason why the worker wants to leave, if it does.
     leaving: Option<String>,
@@ -122,7 +122,7 @@ pub struct StateCore {
     digests: StateDigests,
     /// The bytes that the driver was told last.
     sent_moved: Option<MovedBytes>,
-    /// Where the training thread was seen last, while it runs.
+    /// The place at which the training thread was seen last, while it runs.
     seen: Option<standstill::SeenPosition>,
     /// The step that this worker was told last to save, with its last report.
     checkpoint: Option<checkpoints::OrderedCheckpoint>,

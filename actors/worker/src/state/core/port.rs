@@ -77,7 +77,7 @@ pub enum TrainingEvent {
         /// Checkpoints that were passed over or set aside, with the reasons.
         notes: Vec<String>,
     },
-    /// The thread noticed what somebody outside should mend. Training goes on.
+    /// The thread noticed a fault that the user should repair. Training goes on.
     Warned {
         /// The warning.
         text: String,
@@ -119,9 +119,9 @@ pub enum TrainingCommand {
     Sync {
         /// The generation.
         stamp: Stamp,
-        /// How the members come to hold the root's commit.
+        /// Plan by which the members come to hold the root's commit.
         plan: SyncPlan,
-        /// Where the root looks for a state that no member holds.
+        /// Source of checkpoints to resume from, if no member holds a commit or a checkpoint is later than all commits.
         source: Option<CheckpointSource>,
     },
     /// Held at a boundary: go on.
@@ -136,7 +136,7 @@ pub enum TrainingCommand {
     Exit(RunExit),
 }
 
-/// Why the training thread leaves `run`, which decides the result of `run`.
+/// Reason for which the training thread leaves `run`. It decides the result of `run`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunExit {
     /// The driver or a signal asked the worker to leave: `Ok` (G-11).
@@ -153,7 +153,7 @@ pub enum RunExit {
     Failed,
     /// The driver was gone for longer than [`Deadlines::orphan`]: an error.
     Orphaned {
-        /// How long the driver was gone, in milliseconds.
+        /// Time that the driver was gone, in milliseconds.
         gone_ms: u64,
     },
     /// The driver runs another job: an error.
@@ -214,7 +214,7 @@ pub enum CheckpointCommand {
     },
 }
 
-/// What came of a [`CheckpointCommand`].
+/// Result of a [`CheckpointCommand`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CheckpointOutcome {
     /// The generation.
@@ -264,11 +264,11 @@ pub struct TrainingProgress {
     pub note: String,
     /// The numbers that the program has reported.
     pub reported: ReportedValues,
-    /// Where the training thread stands among its collectives.
+    /// Position of the training thread among its collectives.
     pub position: CollectivePosition,
-    /// How long its steps take; none before some were measured in this generation.
+    /// Durations of its steps; `None` before some were measured in this generation.
     pub steps: Option<StepTimes>,
-    /// How fast data comes in from other hosts.
+    /// Rates at which data comes in from other hosts.
     pub links: Vec<LinkPace>,
     /// Digests of the commits since the progress before.
     pub digests: Option<StateDigests>,

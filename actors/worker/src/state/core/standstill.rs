@@ -40,7 +40,7 @@ impl StateCore {
         }
     }
 
-    /// Has a standstill told again, to a driver that does not know it.
+    /// Lets a standstill be reported again, to a driver that does not know it.
     pub(super) fn repeat_standstill(&mut self) {
         if let Some(seen) = &mut self.seen {
             seen.is_told = false;

@@ -61,8 +61,8 @@ impl StateCore {
         }
     }
 
-    /// Tells the driver of bytes that are moved in bulk, if there are more of them than a moment ago. What takes less than a
-    /// beat is not told.
+    /// Tells the driver the progress of a bulk move of bytes, if it has changed since the last report. A move that
+    /// takes less than a beat is not reported.
     fn say_moved(&mut self, moved: Option<MovedBytes>) {
         if moved != self.sent_moved {
             self.sent_moved = moved;

@@ -6,10 +6,11 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::RngCore;
 use serde::{Deserialize, Serialize};
 
-/// What keeps the streams of shards apart from the orders of epochs, which have the same seed.
+/// Part of the key that keeps the random streams of shards apart from the orders of epochs, which have the same seed.
 const STREAMS: u64 = 0x7368_6172_6473;
 
-/// What a pass by shards was begun with. It stands in the ledger, and so in each commit and in a checkpoint's manifest.
+/// The batch plan with which a pass by shards began. It is kept in the ledger, and so in each commit and in a
+/// checkpoint's manifest.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LedgerPlan {
     /// Logical shards.
@@ -73,7 +74,7 @@ impl LedgerPlan {
     /// The plan of a program with this global batch, in a world of this size.
     ///
     /// # Errors
-    /// [`InvalidBatchPlan`] says what cannot be, and the way out.
+    /// [`InvalidBatchPlan`] names the problem and the remedy.
     pub fn new(
         global_batch: u64,
         program: Option<u32>,

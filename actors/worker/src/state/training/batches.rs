@@ -101,10 +101,10 @@ impl Dataset for usize {
 
 /// Gives this rank's batches of one epoch; made by [`Worker::sampler`], walked through by `for`.
 ///
-/// Every sample is given to one rank once an epoch, whatever happens to the world meanwhile (H-23). Samples
-/// that a commit or an interrupt has kept are not given again; samples that an abort undid are. Every rank gets
-/// equally many batches. The last batch of an epoch holds an even share of the remaining samples, so it may be
-/// smaller, or empty if fewer samples are left than there are ranks; see [`Batch::weight`].
+/// Every sample is given to one rank once an epoch, even if the world changes meanwhile (H-23). Samples that a commit
+/// or an interrupt has kept are not given again; samples that an abort undid are. Every rank gets equally many batches.
+/// The last batch of an epoch holds an even share of the remaining samples, so it may be smaller, or empty if fewer
+/// samples are left than there are ranks; see [`Batch::weight`].
 #[must_use = "a sampler does nothing until it is walked through"]
 pub struct Sampler<'a, D: ?Sized> {
     worker: &'a Worker,

@@ -1,9 +1,10 @@
-//! [`Beginning`]: what a training thread waits for that trains ahead of its generation's begin. Made by `membership`, waited for
-//! by `life`.
+//! [`Beginning`]: the begin of a generation, for a training thread that starts to train before it. Made by
+//! `membership`, waited for by `life`.
 //!
-//! Where all members hold the same commit, nothing is exchanged before they train. The training function then starts at once:
-//! the group forms on the progress thread, and the driver waits for READY of all members, while the first step is computed.
-//! The first call, commit or boundary waits for both, so nothing of the generation is told to anybody before it has begun.
+//! If all members hold the same commit, they exchange nothing before they train. The training function then starts at
+//! once. While it computes the first step, the group forms on the progress thread, and the driver waits for READY of
+//! all members. The first collective, commit or boundary waits for both, so nothing of the generation is visible to
+//! others before it has begun.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,7 +42,7 @@ impl Beginning {
     /// The actor thread is gone, or the check that runs while the thread waits has failed.
     pub(super) fn wait(self, control: &TrainingControl) -> Result<Begun> {
         let ended = match self.0.wait() {
-            // A group that stands was reported: one command follows, whatever has happened since.
+            // The formed group was reported. Exactly one command follows that report in any case.
             Ok(()) => match control.wait()? {
                 TrainingCommand::Sync { .. } => return Ok(Begun::Goes),
                 TrainingCommand::End => {
@@ -60,7 +61,7 @@ impl Beginning {
     }
 }
 
-/// Forms a generation's group, and reports to the actor what came of it.
+/// Forms a generation's group, and reports the result to the actor.
 pub(super) fn form_and_tell(
     fabric: &Mutex<dyn Fabric + Send>,
     placement: &Placement,

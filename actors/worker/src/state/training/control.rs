@@ -50,7 +50,7 @@ pub struct ControlShared {
     reported: Mutex<ReportedValues>,
     /// The innermost section that the training thread is in.
     section: Mutex<Option<TrainingSection>>,
-    /// How long the last steps took.
+    /// Durations of the last steps.
     steps: Mutex<StepSamples>,
     digests: DigestDesk,
 }
@@ -167,12 +167,12 @@ impl ControlShared {
         &self.digests
     }
 
-    /// Where the training thread stands among its collectives.
+    /// Position of the training thread among its collectives.
     pub(super) const fn operations(&self) -> &OperationWatch {
         &self.operations
     }
 
-    /// How fast data comes in from other hosts; the groups of all generations note it.
+    /// Rates at which data comes in from other hosts. The groups of all generations note them.
     pub const fn links(&self) -> &LinkRates {
         &self.links
     }
@@ -287,7 +287,7 @@ pub enum ThreadMessage {
         /// The boundary that the thread has reached.
         boundary: u64,
     },
-    /// What came of an order to save a checkpoint.
+    /// Result of an order to save a checkpoint.
     Checkpoint(CheckpointOutcome),
     /// The first commit of a generation was made. It is reported before the next progress sample is due.
     FirstCommit,

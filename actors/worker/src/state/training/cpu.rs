@@ -21,7 +21,7 @@ pub struct CpuGroups {
     abort: AbortHandle,
     operation_deadline: Duration,
     new_ip: NewIp,
-    /// Where groups note how fast data comes in from other hosts.
+    /// Rates at which data comes in from other hosts. The groups note them here.
     rates: LinkRates,
     warnings: Vec<String>,
 }

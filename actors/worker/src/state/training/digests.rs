@@ -2,9 +2,10 @@
 //! of all ranks and finds replicas that differ. Made by `state` at each commit; `control` keeps them until the actor's thread
 //! reads them.
 //!
-//! Which part is due follows from the step, the array's name and the size of the state, so it is the same on all ranks that hold
-//! the same arrays, and one rank's further arrays disturb no other. Only arrays of fractions count: weights, moments, averages.
-//! Whole numbers are counters, keys and states of random generators, which may differ, and so is what is no array.
+//! The step, the array's name and the size of the state determine the part that is due. It is thus the same on all
+//! ranks that hold the same arrays, and further arrays of one rank do not disturb the others. Only arrays of fractions
+//! are compared: weights, moments, averages. Arrays of integers are counters, keys and states of random generators,
+//! which may differ between ranks. The same holds for values that are no arrays.
 
 use std::ops::Range;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -48,8 +49,8 @@ const fn is_compared(dtype: Dtype) -> bool {
 /// Most arrays that are named in [`left_out`].
 const LEFT_OUT_NAMED_MAX: usize = 8;
 
-/// Says what of a state is not compared between ranks because of what it is; none if all of it is compared. `devices` is the number
-/// of blocks of memory on a GPU beside it.
+/// Names the parts of a state that are not compared between ranks because of their type; `None` if all of it is
+/// compared. `devices` is the number of blocks of memory on a GPU beside it.
 pub(super) fn left_out(arrays: &NotedArrays, devices: usize) -> Option<String> {
     let is_left_out = |tensor: &&CheckpointTensor| !is_compared(tensor.dtype) && tensor.bytes() > 0;
     let numbers = arrays.tensors.iter().filter(is_left_out).map(|tensor| tensor.name.clone());
@@ -76,7 +77,8 @@ struct DuePart {
     tensor: u64,
     /// Place in the commit's bytes.
     at: Range<usize>,
-    /// What tells parts of other places, and of arrays of other lengths, apart.
+    /// Seed of the part's hash, made of its offset in the array and the array's length. Parts of another offset, or of
+    /// an array of another length, thus have other digests.
     seed: u64,
     changed: bool,
 }
@@ -115,7 +117,7 @@ impl DueParts {
         for (index, tensor) in compared() {
             let id = xxh3_64(tensor.name.as_bytes());
             let length = tensor.bytes();
-            // As many parts as make none of them larger than what is due in one commit.
+            // Enough parts that none of them is larger than the bytes that are due in one commit.
             let parts = (length * rotation).div_ceil(whole).next_power_of_two().min(rotation);
             let every = rotation / parts;
             let turn = (step.0.wrapping_add(id) % rotation as u64) as usize;
@@ -136,7 +138,7 @@ impl DueParts {
         due
     }
 
-    /// How many bytes are due.
+    /// Number of bytes that are due.
     fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.at.len()).sum()
     }
@@ -190,7 +192,7 @@ struct AsideJob {
 #[derive(Debug, Default)]
 struct DigestLog {
     digests: StateDigests,
-    /// Counts the generations here: what another thread digested of an earlier one is of no interest.
+    /// Number of generations begun here. Digests that another thread made of an earlier generation are dropped.
     generation: u64,
     aside: Option<SyncSender<AsideJob>>,
 }
@@ -214,8 +216,9 @@ impl DigestDesk {
         log.generation += 1;
     }
 
-    /// Training thread: digests what is due of a commit, at once or beside the next step. `share` gives the commit's bytes to
-    /// another thread. If that thread is still busy with the commit before, this commit has no digests.
+    /// Training thread: digests the parts of a commit that are due, at once or beside the next step. `share` gives the
+    /// commit's bytes to another thread. If that thread is still busy with the commit before, this commit has no
+    /// digests.
     pub(super) fn note(
         &self,
         step: Step,

@@ -52,7 +52,7 @@ pub enum Error {
     /// The state's own code refuses to be encoded.
     #[error("the training state cannot be encoded: {reason}")]
     Refused {
-        /// What it says.
+        /// The reason, as the state's code gives it.
         reason: String,
     },
     /// The state's memory on the GPU cannot be committed or restored.
@@ -112,7 +112,7 @@ pub enum Error {
     /// The driver was gone for longer than the timeout.
     #[error("the driver was not there for {gone_ms} ms; this worker gave up waiting for it")]
     DriverGone {
-        /// How long the driver was gone, in milliseconds.
+        /// Time that the driver was gone, in milliseconds.
         gone_ms: u64,
     },
     /// The driver at this address runs another job.

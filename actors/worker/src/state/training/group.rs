@@ -72,8 +72,8 @@ impl Group {
         self.shard_deal(total).of(self.rank())
     }
 
-    /// Which rank carries which of `total` logical shards: as the driver has dealt them, or evenly. It is the same for the
-    /// life of the group.
+    /// Deal of `total` logical shards to the ranks: the driver's, or an even one if the driver gave none. It stays the
+    /// same for the life of the group.
     pub fn shard_deal(&self, total: u32) -> ShardDeal {
         let deal = ShardDeal::of_job(total, self.size(), self.shard_counts());
         if self.shard_counts.is_some() {
@@ -181,8 +181,8 @@ impl Group {
         self.call(|group| group.scatter(input, output, root))
     }
 
-    /// Replaces `data` by that of `root`, whose length the other ranks need not know. A length above
-    /// `maximum_bytes` is refused before memory is allocated for it.
+    /// Replaces `data` by that of `root`. The other ranks need not know its length. A length above `maximum_bytes` is
+    /// refused before memory is allocated for it.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).

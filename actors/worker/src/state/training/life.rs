@@ -169,7 +169,7 @@ impl GenerationLife {
         Some(abort.reason.to_string())
     }
 
-    /// How the generation ended, if it did. `None`: the training function's own result counts.
+    /// The end of the generation, if it has ended. `None`: the training function's own result counts.
     pub(super) fn end(&self) -> Option<GenerationEnd> {
         let _ = self.alive();
         self.end.borrow().clone()

@@ -70,7 +70,7 @@ pub trait Fabric {
     }
 }
 
-/// How a generation ended at the training thread.
+/// End of a generation at the training thread.
 enum TrainingEnd {
     /// The thread sends `AtRest` next.
     AtRest { steps_lost: u64 },

@@ -1,5 +1,6 @@
-//! `#[serde(with = "elastic_node::per_rank")]`: a field of the state of which each rank has its own content, such as averages over
-//! its own data. It is not compared between ranks (`--on-divergence`). The bytes are the same as without it.
+//! `#[serde(with = "elastic_node::per_rank")]`: a field of the state whose content differs between ranks, such as
+//! averages over a rank's own data. It is not compared between ranks (`--on-divergence`). The bytes are the same as
+//! without this attribute. Used by training programs.
 //!
 //! It is part of the commit as any other field: after a reset, and at a newcomer, it is that of the rank whose commit the others
 //! took over.

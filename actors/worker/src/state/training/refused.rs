@@ -1,4 +1,5 @@
-//! Why a state's own code refuses to be encoded: the errors of postcard carry no text. A binding says it, and `snapshot` asks.
+//! Reason for which a state's own code refuses to be encoded. Errors of postcard carry no text, so a binding stores the
+//! reason here, and `snapshot` reads it.
 
 use std::cell::RefCell;
 
@@ -8,7 +9,7 @@ thread_local! {
     static REASON: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Says why the state that this thread encodes cannot be; the caller returns an error from its `serialize`.
+/// Stores the reason for which this thread cannot encode a state. The caller returns an error from its `serialize`.
 pub fn refuse(reason: String) {
     REASON.set(Some(reason));
 }

@@ -1,5 +1,5 @@
-//! Blocks of the commit that a state is decoded from, without a copy of them. For bindings of other languages, which decode a
-//! commit first and copy its arrays into place later. Used by `State::restore`.
+//! Blocks of the commit from which a state is decoded, without a copy of them. For bindings of other languages, which
+//! decode a commit first and copy its arrays into place later. Used by `State::restore`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -62,7 +62,7 @@ impl RestoredBlock {
             let range = start..start + bytes.len();
             // An address of another allocation is beyond the commit, or before it.
             holder.get(range.clone())?;
-            // What is no array is in memory.
+            // Bytes that belong to no array are always in memory.
             let stored = stored.clone().filter(|stored| stored.has_arrays_in(&range));
             Some(Self { holder: CommitContent { bytes: Arc::clone(holder), stored }, range })
         });

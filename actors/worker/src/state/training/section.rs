@@ -23,8 +23,9 @@ struct OpenSection {
 
 impl Worker {
     /// Names a part of the program in which other ranks may wait for this one for longer than in a step, such as an
-    /// evaluation or a checkpoint by rank 0. How long is usual is learnt for each name by itself; until one wait has
-    /// ended, 120 s are. `within` sets it instead: a worker for which others have waited for longer counts as hanging.
+    /// evaluation or a checkpoint by rank 0. The usual length of such a wait is learnt for each name separately. Until
+    /// one wait has ended, it is 120 s. `within` sets it instead. A worker for which others have waited for longer
+    /// counts as hanging.
     ///
     /// The time in a section is no part of a step, but for sections called `data`, in which the program waits for its
     /// data: goodput has that time in a bucket of its own.

@@ -1,5 +1,6 @@
-//! `#[serde(with = "elastic_node::shaped")]`: an array with a shape as one block of bytes, of any type that is a [`ShapedArray`]. A durable
-//! checkpoint has it under the name of its field, with that shape. Used by training programs.
+//! `#[serde(with = "elastic_node::shaped")]`: an array with a shape as one block of bytes, of any type that is a
+//! [`ShapedArray`]. A durable checkpoint has it under the name of its field, with that shape. Used by training
+//! programs.
 //!
 //! The bytes are in the machine's own order, so all machines of a job must have the same byte order.
 

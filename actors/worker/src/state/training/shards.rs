@@ -1,6 +1,6 @@
-//! `ShardedSteps`: a data set by a batch plan. A step's global batch is fixed, its logical shards are dealt to the ranks,
-//! and their gradients are folded over the shards, so that what is trained does not depend on the world. Made by
-//! [`Worker::shards`].
+//! `ShardedSteps`: a data set by a batch plan. A step's global batch is fixed, its logical shards are dealt to the
+//! ranks, and their gradients are folded over the shards. The result of training therefore does not depend on the world
+//! size. Made by [`Worker::shards`].
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -30,7 +30,8 @@ pub struct BatchPlan {
 }
 
 impl BatchPlan {
-    /// A plan whose steps have `global_batch` samples, on all ranks together; the last step of an epoch has what is left.
+    /// A plan whose steps have `global_batch` samples, on all ranks together. The last step of an epoch has the samples
+    /// that are left.
     pub const fn new(global_batch: u64) -> Self {
         Self { global_batch, shards: None, seed: 0, is_in_order: false, name: String::new() }
     }
@@ -63,7 +64,7 @@ impl BatchPlan {
 
 /// The remaining steps of an epoch. Every rank makes equally many.
 ///
-/// Every sample is in one shard of one step once an epoch, whatever happens to the world meanwhile. Samples that a commit
+/// Every sample is in one shard of one step once an epoch, even if the world changes meanwhile. Samples that a commit
 /// or an interrupt has kept are not given again; samples that an abort undid are, in the same steps and shards.
 #[must_use = "steps do nothing until they are walked through"]
 pub struct ShardedSteps<'a, D: ?Sized> {
@@ -154,10 +155,10 @@ impl<'a, D: Dataset + ?Sized> ShardedStep<'a, D> {
         self.deal.of(self.worker.rank()).map(|number| self.shard(number))
     }
 
-    /// Reduces what `compute` makes of each shard, over a fixed tree of the shards: every rank receives the same result,
-    /// with the same bits in a world of any size. All results are of one length.
+    /// Reduces the results of `compute` for all shards, over a fixed tree of the shards. Every rank receives the same
+    /// result, with the same bits in a world of any size. All results are of one length.
     ///
-    /// `compute` is called for this rank's shards in order. What it returns must depend on its shard alone: not on the rank,
+    /// `compute` is called for this rank's shards in order. Its result must depend on its shard alone: not on the rank,
     /// the world, or the shards before. A mean over the shard's samples times [`DataShard::weight`], reduced with
     /// [`ReduceOp::Mean`], is the mean over all samples of the step.
     ///

@@ -1,9 +1,10 @@
-//! The last commit, as bytes. Used by `state`. There are two buffers: a commit is written into the spare one,
-//! which then replaces the other. So a state that cannot be encoded leaves the last commit whole, and memory
-//! stays at the live state and two copies. While a checkpoint of a commit is written beside training, a third buffer takes
-//! its place; it is kept for the next checkpoint. After a resume, the arrays of the last commit may still be in the checkpoint's
-//! files only, until the first commit of its own takes its place. The digest is computed only when it is asked for, at the end
-//! of a generation: a commit costs one pass over the state, and no hashing.
+//! The last commit, as bytes. Used by `state`. There are two buffers: a commit is written into the spare one, which
+//! then replaces the other. A state that cannot be encoded therefore leaves the last commit whole, and memory stays at
+//! the live state and two copies. While a checkpoint of a commit is written beside training, a third buffer
+//! takes the place of that commit's buffer. It is kept for the next checkpoint. After a resume, the arrays of the last
+//! commit may still be in the checkpoint's files only, until the worker's first own commit replaces it. The digest is
+//! computed only when it is asked for, at the end of a generation: a commit costs one pass over the state, and no
+//! hashing.
 
 use std::sync::Arc;
 
@@ -189,7 +190,7 @@ impl StateSnapshot {
         self.stored = Some(Arc::new(stored));
     }
 
-    /// Reads what of the last commit is in files only.
+    /// Reads the arrays of the last commit that are in files only.
     fn load(&mut self) -> Result<()> {
         if let Some(stored) = &self.stored {
             let mut bytes = vec![0; self.bytes.len()];

@@ -58,7 +58,7 @@ pub struct State<T> {
     ledger: Rc<RefCell<SampleLedger>>,
     /// Whether `T` takes the arrays of a commit as [`RestoredBlock`](super::RestoredBlock)s.
     takes_blocks: bool,
-    /// Whether it was said what of the state is not compared with other ranks.
+    /// Whether the user was told which arrays of the state are not compared with other ranks.
     has_told_left_out: bool,
     callbacks: Vec<ResetCallback<T>>,
 }
@@ -69,15 +69,15 @@ struct PendingCommit {
     step: Step,
     save: Option<PendingSave>,
     arrays: NotedArrays,
-    /// What is digested of it.
+    /// The parts of it that are to be digested, and the control that takes the digests.
     due: Option<(Rc<TrainingControl>, DueParts)>,
 }
 
-/// What is done with a commit beside keeping it.
+/// Uses of a commit, beside keeping it.
 #[derive(Default)]
 struct CommitUses {
     save: Option<(Rc<TrainingControl>, SaveOrder)>,
-    /// Where its digests go, and whether with the names of arrays.
+    /// The control that takes its digests, and whether they carry the names of arrays.
     digests: Option<(Rc<TrainingControl>, bool)>,
 }
 
@@ -185,9 +185,9 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.save_as(Step(0), &|| None, CommitUses::default())
     }
 
-    /// Encodes the last commit once more, which is what the live state is after the end of training, and gives it away to be
-    /// saved: only now is it known which arrays it consists of. Where the copy of that commit from the GPU failed, the one before it is
-    /// the last.
+    /// Encodes the last commit once more, since only this encoding notes its arrays, and gives it away to be saved.
+    /// After the end of training the live state equals the last commit, or is restored from it here. If the copy of
+    /// that commit from the GPU failed, the one before it is the last.
     pub(super) fn save_last(
         &mut self,
         control: &Rc<TrainingControl>,
@@ -281,7 +281,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         }
     }
 
-    /// Says once what of the state is not compared with other ranks, in the log of the rank whose arrays are named.
+    /// Logs once which parts of the state are not compared with other ranks, at the rank whose arrays are named.
     fn tell_left_out(&mut self, arrays: &NotedArrays) {
         let Some(what) = self.left_out_untold(arrays) else { return };
         if self.device.is_empty() {

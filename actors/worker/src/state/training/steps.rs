@@ -1,6 +1,6 @@
-//! `StepSamples`: how long the last steps took, and how much of that the process was blocked in collectives. The training
-//! thread measures at its boundaries, and the actor's thread reads the medians; both through `control`. Simulated programs
-//! measure with it, too.
+//! `StepSamples`: durations of the last steps, and the time in them for which the process was blocked in collectives.
+//! The training thread measures at its boundaries, and the actor's thread reads the medians, both through `control`.
+//! Simulated programs measure with it, too.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,13 +16,15 @@ const MEASURED_MAX: Duration = Duration::from_secs(1);
 const RECENT: Duration = Duration::from_secs(5);
 const RECENT_MIN: usize = 5;
 
-/// The last measurements. Each is the mean of the steps of one commit; what the median leaves out is what is rare: a
-/// checkpoint, a collection of garbage, the compilation of a new shape.
+/// The last measurements. Each is the mean of the steps up to a commit, or up to a check if no commit comes within
+/// [`MEASURED_MAX`]. The median leaves out rare delays: a checkpoint, a collection of garbage, the compilation of a new
+/// shape.
 #[derive(Debug, Default)]
 pub struct StepSamples {
-    /// Where the measurement under way began; none before the first commit of a generation, whose steps load and compile.
+    /// Reading at the start of the current measurement. `None` before the first commit or check of a generation: the
+    /// steps before it load and compile.
     since: Option<WaitReading>,
-    /// Where the section of the program began that is under way: evaluations and the like are no steps.
+    /// Reading at the start of the current section of the program. Sections, such as evaluations, are no steps.
     aside_since: Option<WaitReading>,
     /// Parts of the measurement under way.
     parts: StepParts,
@@ -41,7 +43,7 @@ struct StepSample {
     parts: StepParts,
 }
 
-/// What of a step is neither its computation nor waiting for others.
+/// Time of a step that is neither its computation nor waiting for other ranks.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepParts {
     /// Waiting for data.

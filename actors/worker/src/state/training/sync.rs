@@ -1,7 +1,7 @@
-//! Sync: brings all members of a new generation to the root's commit. Called by `membership`. Every rank
-//! announces the commit that it holds. The ranks that hold the root's commit are the sources; the others take
-//! it from all sources at once ([`super::transfer`]). Where nobody holds one, or a checkpoint is
-//! later, all read that ([`super::checkpoint`]).
+//! Sync: brings all members of a new generation to the root's commit. Called by `membership`. Every rank announces the
+//! commit that it holds. The ranks that hold the root's commit are the sources. The others take it from all sources at
+//! once ([`super::transfer`]). If no rank holds a commit, or a checkpoint is later, all ranks read the checkpoint
+//! ([`super::checkpoint`]).
 
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes, SyncPlan};
@@ -35,8 +35,9 @@ impl From<Error> for SyncError {
     }
 }
 
-/// Brings this worker's state to the generation's commit. Returns whether training goes on, rather than begins. `source` is where
-/// members look for a commit that nobody holds, or that is later than all that are held; the same at all of them.
+/// Brings this worker's state to the generation's commit. Returns whether training goes on, rather than begins.
+/// `source` is the source of checkpoints if no member holds a commit, or if a checkpoint is later than all commits. It
+/// is the same at all members.
 pub(super) fn sync<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
@@ -127,8 +128,8 @@ fn from_root<T: Serialize + DeserializeOwned>(
     }
 }
 
-/// Tells all ranks what this one holds, and returns what each of them does. The root has a commit afterwards, unless it searches
-/// for one.
+/// Announces this rank's [`Holding`] to all ranks, and returns those of all ranks. The root has a commit afterwards,
+/// unless it searches for one.
 fn announce<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,

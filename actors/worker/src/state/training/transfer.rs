@@ -60,7 +60,7 @@ impl Transfer {
             return Ok(());
         }
         if self.is_small() {
-            // A broadcast takes what it sends mutably.
+            // A broadcast takes its data mutably, also at the sender.
             let mut sent = commit[self.done..].to_vec();
             return group.broadcast(&mut sent, self.sources[0]);
         }

@@ -175,9 +175,10 @@ impl Worker {
         Sampler::new(self, data, batch_size, epoch)
     }
 
-    /// Goes through a data set by a batch plan: a step's global batch is fixed, and so are its logical shards. Ranks carry
-    /// shards, so what is trained has the same bits in a world of any size that divides them, or not; see
-    /// [`ShardedStep::all_reduce`](super::ShardedStep::all_reduce). The progress is part of the commit.
+    /// Goes through a data set by a batch plan: a step's global batch is fixed, and so are its logical shards. Ranks
+    /// carry shards, so the trained state has the same bits in a world of any size, whether it divides the number of
+    /// shards or not. See [`ShardedStep::all_reduce`](super::ShardedStep::all_reduce). The progress is part of the
+    /// commit.
     ///
     /// ```text
     /// for step in worker.shards(&DATA, &plan, state.epoch)? { … }
@@ -205,7 +206,7 @@ impl Worker {
         self.group.shard_counts()
     }
 
-    /// Notes that this rank carries so many logical shards in each step, for whoever deals them out without
+    /// Notes that this rank carries so many logical shards in each step. For programs that deal shards out without
     /// [`shards`](Self::shards) and [`Group::shard_deal`].
     pub fn carry_shards(&self, shards: u32) {
         self.group.carry_shards(shards);
@@ -258,15 +259,16 @@ impl Worker {
         Some((Rc::clone(control), order))
     }
 
-    /// Where digests of the commits go, if there is another rank whose replica they are compared with.
+    /// The control that takes the digests of commits, and whether they carry the names of arrays. `None` without a
+    /// driver, or without another rank with whose replica they are compared.
     pub(super) fn digests(&self) -> Option<(Rc<TrainingControl>, bool)> {
         let control = self.life.control().filter(|_| self.size() > 1)?;
         Some((Rc::clone(control), self.rank() == 0))
     }
 
     /// Notes that the training thread has waited for data, for so long: goodput has that time in a bucket of its own.
-    /// What is noted in a [`section`](Self::section) does not count, as its time is no part of a step; a section called
-    /// `data` notes it by itself.
+    /// A wait that is noted in a [`section`](Self::section) does not count, as the time of a section is no part of a
+    /// step. A section called `data` notes its time by itself.
     pub fn note_data_wait(&self, waited: Duration) {
         if let Some(control) = self.life.control() {
             control.shared().note_data(waited);
@@ -355,7 +357,7 @@ impl Worker {
         self.drawn.get().saturating_sub(1).max(self.checked.get())
     }
 
-    /// How the generation ended here, if it did; the first cause that was seen decides. `None`: the training
+    /// The end of the generation here, if it has ended; the first cause that was seen decides. `None`: the training
     /// function's own result counts.
     pub(super) fn end(&self) -> Option<GenerationEnd> {
         self.life.end()

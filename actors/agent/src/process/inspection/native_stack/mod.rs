@@ -1,5 +1,5 @@
-//! The native stack of a process's main thread: which functions it is in, whatever language they are written in. It is
-//! read from outside, so the program needs no change and holds no lock for it. Called by `inspection`.
+//! The native stack of a process's main thread: the functions that it is in, in any language. It is read from outside,
+//! so the program needs no change and holds no lock for it. Called by `inspection`.
 //!
 //! - `snapshot` stops the thread for as long as it takes to copy its registers and its stack (ptrace(2)), mostly less than
 //!   a millisecond. A parent may do that to its child under every setting of Yama but the one that forbids all.
@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use modules::Modules;
 use snapshot::ThreadSnapshot;
 
-/// Why there is no native stack.
+/// Reason for a missing native stack.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NativeStackError {
     /// The system does not let this process look at the other one.
@@ -61,7 +61,7 @@ pub(super) enum NativeStackError {
 pub(super) fn native_stack(pid: Pid) -> Result<String, NativeStackError> {
     let mut snapshot = ThreadSnapshot::take(pid)?;
     if snapshot.is_empty() {
-        // It started another program before it stopped: what was opened is the memory that it had before.
+        // It started another program before it stopped: the memory that was opened is that of the earlier program.
         snapshot = ThreadSnapshot::take(pid)?;
     }
     let mut modules = Modules::of(pid)?;

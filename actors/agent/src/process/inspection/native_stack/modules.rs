@@ -27,7 +27,7 @@ const TABLE_BYTES_MAX: u64 = 256 << 20;
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct MappedCode {
     addresses: Range<u64>,
-    /// Where in the file it begins.
+    /// Its offset in the file.
     offset: u64,
     path: PathBuf,
 }
@@ -59,7 +59,7 @@ impl Modules {
             calls.push(address);
             self.load(address);
             let caller = self.unwinder.unwind_frame(call, &mut registers, &mut cache, &mut read);
-            // An error is the end of what can be walked: what was found is told.
+            // The walk ends at the first error. The calls that were found before it are returned.
             next = caller.ok().flatten().and_then(FrameAddress::from_return_address);
         }
         calls
@@ -86,7 +86,7 @@ impl Modules {
 }
 
 impl MappedCode {
-    /// By a line of `/proc/PID/maps`: `ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH`.
+    /// Parses a line of `/proc/PID/maps`: `ADDRESSES PERMISSIONS OFFSET DEVICE INODE PATH`.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (addresses, permissions, offset) = (words.next()?, words.next()?, words.next()?);

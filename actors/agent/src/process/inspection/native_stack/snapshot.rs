@@ -78,8 +78,8 @@ impl ThreadSnapshot {
     }
 }
 
-/// The registers of a thread once it has stopped. No wait(2) is called: it might take the end of the process from whoever
-/// waits for that.
+/// The registers of a thread once it has stopped. No wait(2) is called, since it might take the end of the process from
+/// the thread that waits for it.
 fn stopped(pid: Pid) -> Result<libc::user_regs_struct, NativeStackError> {
     for _ in 0..STOPPED_WITHIN_MS {
         match ptrace::getregs(pid) {

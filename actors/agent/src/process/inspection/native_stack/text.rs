@@ -16,7 +16,7 @@ const NAME_BYTES_MAX: usize = 120;
 /// The function in which Python's interpreter runs the program.
 const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
 
-/// How the names of Python functions begin where the interpreter writes a map of them (`python -X perf`).
+/// Prefix of the names of Python functions in the map that the interpreter writes (`python -X perf`).
 const PYTHON_FUNCTION: &str = "py::";
 
 /// Names the calls at these addresses, the innermost first.

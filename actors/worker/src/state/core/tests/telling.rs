@@ -1,4 +1,4 @@
-//! Tests of what a State tells the driver while its thread trains.
+//! Tests of a State's reports to the driver while its thread trains.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Tests of a State whose driver is gone, silent, another, or finds it elsewhere.
+//! Tests of a State whose driver is gone or silent, is a new one or of another job, and of a State whose own address
+//! changes.
 
 use super::*;
 

@@ -1,5 +1,6 @@
-//! Where the actor thread leaves an order to save a step, and the training thread takes it at that step's commit. One
-//! lock decides between them: an order that comes after the commit is *missed*, never half taken.
+//! Desk for orders to save a checkpoint. The actor thread leaves an order to save a step, and the training thread takes
+//! it at that step's commit. One lock decides between them: an order that comes after the commit is *missed*, never
+//! half taken.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,14 +72,14 @@ struct Desk {
 /// The thread that carries the writer's jobs out.
 #[derive(Default)]
 enum WhoWrites {
-    /// A thread, which is started with the first one.
+    /// A thread, which is started with the first job.
     #[default]
     Thread,
     /// The caller of [`CheckpointDesk::write_next`], as soon as there is a job.
     Caller(Option<Box<WaitingJobs>>),
 }
 
-/// Jobs that wait for whoever writes.
+/// Jobs that wait for the caller of [`CheckpointDesk::write_next`].
 struct WaitingJobs {
     jobs: Receiver<WriterJob>,
     next: Option<WriterJob>,
@@ -121,7 +122,8 @@ impl CheckpointDesk {
         self.lock().tell = Some(Arc::new(tell));
     }
 
-    /// Has no thread write: [`write_next`](Self::write_next) does. Called before training begins, by the simulation.
+    /// Makes [`write_next`](Self::write_next) write instead of a thread. Called before training begins, by the
+    /// simulation.
     pub fn write_by_caller(&self) {
         self.lock().writes = WhoWrites::Caller(None);
     }

@@ -1,7 +1,7 @@
-//! A checkpoint whose arrays stay in its files. All members are on one host and see the same files, so they check them once for all:
-//! the root computes the digest of the whole, the others compare the chunks with their checksums, each a share. After that, each
-//! member reads the arrays straight into the memory that they are for, from the host's page cache, and compares what it reads with
-//! what was checked. Called by `resume`.
+//! Resume from a checkpoint whose arrays stay in its files. All members are on one host and see the same files, so they
+//! check them once for all: the root computes the digest of the whole, and each of the others compares a share of the
+//! chunks with their checksums. After that, each member reads the arrays from the host's page cache straight into their
+//! final memory, and compares them with the checked content. Called by `resume`.
 //!
 //! If any member cannot do its part, or finds damage, the checkpoint is read in the ordinary way, which names the damage.
 
@@ -23,8 +23,8 @@ const BYTES_MIN: usize = 1 << 20;
 const FILES_MAX: usize = 64;
 
 impl Proposed<'_> {
-    /// Checks the checkpoint together with the other members, and reads what is no array into `commit`. None, the same on all
-    /// ranks, if it has to be read in the ordinary way.
+    /// Checks the checkpoint together with the other members, and reads the bytes that belong to no array into
+    /// `commit`. `None` if the checkpoint has to be read in the ordinary way. All ranks get the same result.
     pub(super) fn leave_in_files(
         &self,
         group: &mut dyn Communicator,

@@ -1,6 +1,6 @@
-//! Durable checkpoints at the worker. The training thread gives a commit away when it is due (`desk`); a thread beside it
-//! writes this rank's part (`writer`); at the start of a job one of them finds the newest one (`search`), and all read it together
-//! (`resume`, `shares`), or check it and leave its arrays in the files (`in_files`).
+//! Durable checkpoints at the worker. The training thread gives a commit away when it is due (`desk`), and a thread
+//! beside it writes this rank's part (`writer`). At the start of a job one rank finds the newest checkpoint (`search`).
+//! All ranks then read it together (`resume`, `shares`), or check it and leave its arrays in the files (`in_files`).
 //! `tensors` finds the arrays in a commit, and their names.
 
 mod desk;

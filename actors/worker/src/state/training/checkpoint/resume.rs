@@ -1,13 +1,14 @@
-//! Brings the members of a generation to a checkpoint when none of them holds a commit. The root chooses: the newest that is whole
-//! and fits, or the one that was asked for; another rank does where only that one finds any (`search`). Every member reads a share
-//! of it, and they exchange the shares. Called by `sync` on the training thread of every member at once.
+//! Resume: brings the members of a generation to a checkpoint if none of them holds a commit, or if the checkpoint is
+//! later than all commits. The root chooses the newest checkpoint that is whole and fits, or the one that was asked
+//! for. If the root finds none and another rank does, that rank chooses (`search`). Every member reads a share of the
+//! checkpoint, and they exchange the shares. Called by `sync` on the training thread of every member at once.
 //!
 //! A share that its reader cannot read is read by the root: only if that fails, too, is the checkpoint damaged. So a host
 //! that does not have the directory costs time, not the checkpoint.
 //!
-//! Where all members are on one host, they exchange nothing: once a share was read, the host's page cache has it, and each member
-//! reads it from there into its place, which costs less than to send it. A state that has memory for its arrays leaves them in the
-//! files until it copies them there (`in_files`).
+//! If all members are on one host, they exchange nothing, unless a read fails. Once a share was read, it is in the
+//! host's page cache, and each member reads it from there into its place, which costs less than to send it. A state
+//! that has memory for its arrays leaves them in the files until it copies them into that memory (`in_files`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,19 +30,19 @@ use crate::state::training::sync::SyncError;
 /// Most bytes of a checkpoint's manifest and path.
 const OFFER_BYTES_MAX: usize = 512 << 20;
 
-/// What a resume needs of its surroundings.
+/// Ports of a resume to its environment.
 #[derive(Clone, Copy)]
 pub(in crate::state::training) struct ResumePorts<'a> {
     /// The file system of this host.
     pub(in crate::state::training) files: &'a dyn FileSystem,
-    /// Is told the step to go on from and what a person should know, at the rank that searches. No step: training begins from the
-    /// start.
+    /// Called at the rank that searches, with the step to go on from and notes for the user. No step: training begins
+    /// from the start.
     pub(in crate::state::training) resumed: &'a dyn Fn(Option<Step>, Vec<String>),
-    /// Is told what a person should know before the search has ended.
+    /// Called with a warning for the user, before the search has ended.
     pub(in crate::state::training) warn: &'a dyn Fn(String),
     /// Waits before the store is asked once more.
     pub(in crate::state::training) pause: &'a dyn Fn(Duration),
-    /// Is told the bytes that were read, and those that have arrived.
+    /// Called with the progress of the resume: the bytes that were read, and those that have arrived.
     pub(in crate::state::training) show: &'a dyn Fn(MovedBytes),
     /// Whether all members are on this host; the same on each of them.
     pub(in crate::state::training) is_one_host: bool,
@@ -173,7 +174,7 @@ impl Proposed<'_> {
         if let Err(damage) = agree(group, root, fitting)? {
             return Ok(Err(damage));
         }
-        // The root has found the digest right: what came here is not what was read.
+        // The root has found the digest right, so the bytes that arrived here differ from those that were read.
         whole.map_err(|_| Error::Corrupt { root })?;
         Ok(Ok(ContentId { length: total, step: Step(self.manifest.step), digest }))
     }
@@ -257,7 +258,7 @@ fn agree(
     Ok(Err(Damage::Manifest { reason: "the root has passed it over".to_owned() }))
 }
 
-/// What a commit begins with: lengths of memory beside the state, and the sampler's ledger.
+/// Beginning of a commit's bytes: lengths of memory beside the state, and the sampler's ledger.
 type CommitHead = (Vec<u64>, SampleLedger);
 
 /// Checks that the commit has the ledger that its manifest names.

@@ -1,7 +1,7 @@
-//! The search for a checkpoint, and the rank that leads it. The root leads; where it cannot read the directory, or finds no checkpoint
-//! there, the first rank that finds one leads in its place: a host may lack the mount. While the root cannot read the directory and
-//! nobody finds a checkpoint, the store is at fault and no host is, so that all of them try again. Called by `resume`, on every
-//! member at once.
+//! The search for a checkpoint, and the rank that leads it. The root leads. If it cannot read the directory, or finds
+//! no checkpoint there, the first rank that finds one leads in its place, since a single host may lack the mount. While
+//! the root cannot read the directory and no rank finds a checkpoint, the store counts as faulty rather than a host,
+//! and all ranks try again. Called by `resume`, on every member at once.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::state::training::sync::SyncError;
 
 /// Pause before a directory is read again that the root could not read.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How long the members try to read the directory, in pauses; then the root fails.
+/// Total length of the pauses after which the members try again to read the directory. After that the root fails.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 
 /// A search for a checkpoint, at the rank that leads it.
@@ -70,7 +70,7 @@ impl<'a> LeadSearch<'a> {
         Ok(Self { source, search, notes: Vec::new() })
     }
 
-    /// Says who leads, if the root does not.
+    /// Adds a note that names the leader, if the root does not lead.
     fn with_note(mut self, leader: u32, root: u32, is_unread: bool) -> Self {
         if leader != root {
             let what = if is_unread { "cannot read" } else { "finds no checkpoint in" };
@@ -112,12 +112,12 @@ impl<'a> LeadSearch<'a> {
     }
 }
 
-/// Training begins from the start, whatever checkpoints there are. Called at the root.
+/// Training begins from the start, even if there are checkpoints. Called at the root.
 pub(in crate::state::training) fn begin_anew(source: &CheckpointSource, ports: ResumePorts<'_>) {
     tidy(source, None, Vec::new(), ports);
 }
 
-/// Clears the directory of what training from this step makes invalid, and tells the driver.
+/// Clears the directory of checkpoints that training from this step makes invalid, and tells the driver.
 fn tidy(
     source: &CheckpointSource,
     step: Option<Step>,
@@ -182,14 +182,15 @@ pub(super) fn find_search_leader<'a>(
     }
 }
 
-/// The rank that leads, by what all have found; none while the root cannot read the directory and nobody has found a checkpoint.
+/// The rank that leads, by the findings of all ranks; `None` while the root cannot read the directory and no rank has
+/// found a checkpoint.
 fn leader(found: &[u8], root: u32) -> Option<u32> {
     let first = (0..).zip(found).find(|(_, found)| **found == DirectoryFinding::Candidate as u8);
     let root_reads = found[root as usize] != DirectoryFinding::Unread as u8;
     first.map(|(rank, _)| rank).or_else(|| root_reads.then_some(root))
 }
 
-/// Why the directory, or what is in it, could not be read.
+/// Reason for which the directory, or a checkpoint in it, could not be read; `None` if there was no such failure.
 fn trouble(search: &Result<LeadSearch<'_>, CheckpointLoadError>) -> Option<String> {
     match search {
         Ok(lead) => {

@@ -1,4 +1,5 @@
-//! Exchange of the shares that the members of a generation have read: afterwards everyone has the whole commit. Called by `resume`.
+//! Exchange of the shares that the members of a generation have read. Afterwards each member has the whole commit.
+//! Called by `resume`.
 
 use std::collections::VecDeque;
 use std::ops::Range;

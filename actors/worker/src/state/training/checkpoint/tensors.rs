@@ -2,8 +2,9 @@
 //! notes where sequences of numbers lie, with the path of fields that leads to them as their name. So a program names
 //! its arrays by naming its fields, and has nothing else to do.
 //!
-//! An array is a sequence of `f32` or `f64` only, or a vector with `#[serde(with = "elastic_node::bulk")]`, or an array with a shape and
-//! `#[serde(with = "elastic_node::shaped")]`, or one that a binding announces ([`announce`]): these stand in postcard's bytes as they stand in memory. All else is no array.
+//! An array is a sequence of `f32` or `f64` only, or a vector with `#[serde(with = "elastic_node::bulk")]`, or an array
+//! with a shape and `#[serde(with = "elastic_node::shaped")]`, or one that a binding announces ([`announce`]). Its
+//! bytes in postcard's output are those in memory. All other values are no arrays.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -69,12 +70,13 @@ pub fn are_wanted() -> bool {
     WANTED.get()
 }
 
-/// Says what the next block of bytes is that this thread encodes.
+/// Sets the array that the next encoded block of bytes on this thread stands for.
 pub fn announce(array: Option<NamedArray>) {
     NEXT.set(array);
 }
 
-/// Says the shape of the next block of numbers that this thread encodes: the last part of a tuple that has the block's shape before it.
+/// Sets the shape of the next block of numbers that this thread encodes. The block is the last part of a tuple that has
+/// the block's shape before it.
 pub(in crate::state::training) fn announce_shape(shape: Vec<usize>) {
     if are_wanted() {
         SHAPE.set(Some(shape));
@@ -181,7 +183,7 @@ struct FoundArray {
 /// A compound value that is being encoded.
 #[derive(Debug)]
 struct CompoundFrame {
-    /// Where its content begins.
+    /// Offset of its content.
     start: usize,
     /// The arrays found before it.
     found: usize,

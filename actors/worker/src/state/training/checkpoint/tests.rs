@@ -1,4 +1,4 @@
-//! The names of arrays, and a commit's way to the disk and back.
+//! Tests of the arrays in a commit and their names.
 
 mod nesting;
 

@@ -17,7 +17,7 @@ use crate::state::core::CheckpointOutcome;
 use crate::state::training::control::StoreOf;
 use crate::state::training::life::chain;
 
-/// How far the writer stands back where training wants the processors: as far as it can.
+/// Nice value of the writer: the lowest priority, so that training gets the processors first.
 const NICE: i32 = 19;
 
 /// Work for the writer.
@@ -49,7 +49,7 @@ pub(super) struct PartWriter {
 }
 
 impl PartWriter {
-    /// Carries a job out, and tells what came of it.
+    /// Carries a job out, and reports its outcome.
     pub(super) fn carry_out(&self, job: WriterJob) {
         let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
         let report = self.report(job);
@@ -150,7 +150,7 @@ impl Pace {
         Self { bytes_per_s, written: 0 }
     }
 
-    /// So many bytes more were written, `passed` after the begin. Returns the time by which that was too early.
+    /// Notes that `bytes` more were written, `passed` after the begin. Returns the time by which that was too early.
     fn early_by(&mut self, bytes: u64, passed: Duration) -> Duration {
         self.written += bytes;
         let Some(rate) = self.bytes_per_s.filter(|rate| *rate > 0) else { return Duration::ZERO };
@@ -177,7 +177,7 @@ mod tests {
             let allowed = clock.as_secs_f64() * f64::from(1 << 20);
             assert!(written as f64 <= allowed + 1.0, "{written} bytes within {clock:?}");
         }
-        // What a slow disk left unused is caught up with, so the mean is the bound's.
+        // After a slow write the writer catches up, so the mean rate is the bound.
         let due = Duration::from_secs_f64(written as f64 / f64::from(1 << 20));
         assert!(clock.abs_diff(due) < MS, "{clock:?} instead of {due:?}");
     }

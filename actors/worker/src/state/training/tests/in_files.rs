@@ -40,7 +40,7 @@ impl Blocks {
     }
 }
 
-/// What became of a rank: its state, the bytes of checkpoints that it read for the sync, and what it told the driver.
+/// Result of a rank: its state, the bytes of checkpoints that it read for the sync, and its notes to the driver.
 struct Resumed {
     state: State<Blocks>,
     read: u64,

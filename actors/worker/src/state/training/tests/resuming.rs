@@ -96,7 +96,7 @@ pub(super) fn save(directory: &Path, step: u64, position: &Value) {
     seal(&LocalFiles, directory, &attempt, 0, 3).expect("it is sealed");
 }
 
-/// What became of a rank.
+/// Result of a rank.
 struct Resumption {
     synced: Result<bool, SyncError>,
     /// Whether it has the weights.
@@ -205,7 +205,7 @@ fn resume_rank(
     Resumption { synced, is_right, step, told, warnings, read }
 }
 
-/// Checks that all begin from this step, and returns what the root says.
+/// Checks that all begin from this step, and returns the root's notes.
 fn notes_of(ranks: &[Resumption], step: u64) -> Vec<String> {
     notes_by(0, ranks, step)
 }

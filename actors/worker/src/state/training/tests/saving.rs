@@ -1,4 +1,4 @@
-//! Tests of a commit's way to the thread that writes it, and to the driver.
+//! Tests of saving a commit: its hand-over to the writer's thread, and the reports to the driver.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::super::checkpoint::{CheckpointDesk, SaveOrder};
 use super::super::{ControlShared, State, TrainingControl};
 use crate::state::core::{CheckpointCommand, CheckpointOutcome, CheckpointPart};
 
-/// Time within which the writer's thread has done what it was given.
+/// Time within which the writer's thread has finished its jobs.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 const STAMP: Stamp = Stamp { term: Term(1), generation: GenerationId(1) };
 

@@ -1,4 +1,4 @@
-//! Training by a batch plan: the same bits in a world of any size, whatever happens to it (C-2).
+//! Tests of training by a batch plan: the same bits in a world of any size, even if it changes (C-2).
 
 use elastic_collectives::ReduceOp;
 use elastic_protocol::messages::{Ballot, SyncPlan};
@@ -15,8 +15,8 @@ fn plan() -> BatchPlan {
     BatchPlan::new(GLOBAL_BATCH).shards(8).seed(3)
 }
 
-/// Trains two epochs; a process dies in its step of this number. What is learnt depends on the order of each addition, on each
-/// shard's random stream, and on the weights of uneven shards.
+/// Trains two epochs. A process dies in its step of this number. The learnt weight depends on the order of each
+/// addition, on each shard's random stream, and on the weights of uneven shards.
 fn train(
     dies_in: Option<u64>,
 ) -> impl FnMut(&Worker, &mut State<Training>) -> Result<(), Error> + Send + 'static {

@@ -1,4 +1,4 @@
-//! Orders to save a step, and what becomes of them.
+//! Tests of orders to save a step, and of their outcomes.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::{CheckpointDesk, SaveOrder, SavedCommit};
 use crate::state::core::{CheckpointCommand, CheckpointOutcome, CheckpointPart};
 
-/// A desk whose jobs the test carries out, with what it tells.
+/// A desk whose jobs the test carries out, with the outcomes that it has reported.
 struct Subject {
     desk: CheckpointDesk,
     told: Arc<Mutex<Vec<CheckpointOutcome>>>,
@@ -48,7 +48,7 @@ impl Subject {
         CheckpointPart { order, job: JobId(uuid::Uuid::from_u128(7)), rank: 0, world_size: 1 }
     }
 
-    /// Orders a save, and returns what is known at once.
+    /// Orders a save, and returns the outcome if it is known at once.
     fn order(&self, generation: u64, step: u64) -> Option<CheckpointReport> {
         let part = self.part(generation, step);
         let outcome = self.desk.command(CheckpointCommand::Save(part))?;
@@ -189,7 +189,7 @@ fn the_last_commit_of_a_training_waits_for_the_save_before_it() {
     let order = subject.take(1, 5);
     subject.give(order);
     subject.order(1, 9);
-    // One job waits in the hands of whoever writes, and one behind it.
+    // The writer has one job, and a second one waits behind it.
     assert!(subject.desk.is_write_due());
     let last = subject.desk.take_last(subject.part(1, 6));
     assert!(subject.reach(1, 9).is_none(), "no other commit follows");

@@ -1,4 +1,4 @@
-//! Arrays in values of any nesting, against a plain reading of the rules in `tensors`.
+//! Property tests of arrays in values of any nesting, against a simple model of the rules in `tensors`.
 
 use elastic_checkpoint::Dtype;
 use elastic_collectives::DataType;
