@@ -1,4 +1,5 @@
-//! The clock of a simulated node. It has its own origin and rate, different from the world's.
+//! The clock of a simulated node. It has its own origin and rate, different from the world's. Used for every node of
+//! the modes *cores* and *actors*.
 
 use elastic_protocol::Time;
 

@@ -1,4 +1,4 @@
-//! [`Fnv`]: the hash of what is committed as recorded decisions and states.
+//! [`Fnv`]: the hash of committed decisions and states. Used by `decisions` and `states`.
 
 /// FNV-1a with 64 bits: the same on every machine and in every release of a library.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! The options of a run. They come from the command line or a regression file.
+//! The options of a run. They come from the command line or a regression file. Used by every mode.
 
 use std::sync::Arc;
 
@@ -69,11 +69,11 @@ pub struct RunOptions {
     pub hosts: u32,
     /// Most slots of a host.
     pub slots: u32,
-    /// How long faults go on, in simulated seconds.
+    /// Duration of the faults, in simulated seconds.
     pub seconds: u64,
     /// Whether cores or actors run.
     pub mode: SimulationMode,
-    /// How the job's program takes part.
+    /// Kind of the job, by the part that its program takes in generations.
     #[serde(default, skip_serializing_if = "JobKind::is_in_process")]
     pub job: JobKind,
     /// The newest set of draws used for the job and its faults; see [`DRAWS`].

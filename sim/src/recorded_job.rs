@@ -1,4 +1,4 @@
-//! What a run needs of a recorded job from which it goes on (`--from`): its hosts, and whether it can be simulated. Used by the
+//! Properties of a recorded job from which a run goes on (`--from`): its hosts, and whether it can be simulated. Used by the
 //! command line and by the scenario.
 
 use elastic_driver::ElasticMode;

@@ -1,5 +1,6 @@
 //! Regressions: bugs that were found. Each is a file with a seed, the necessary faults, and a line about the bug. The
-//! faults are in the file, so that a change of how plans are drawn does not hide the bug.
+//! faults are in the file, so that a change in the drawing of plans does not hide the bug. Used by the command line and
+//! the tests.
 
 use std::fs;
 use std::io;
@@ -21,7 +22,7 @@ pub struct Regression {
     pub plan: FaultPlan,
 }
 
-/// Why a regression cannot be read or written.
+/// Reason why a regression cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RegressionError {
     /// The file cannot be read or written.

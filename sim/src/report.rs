@@ -70,13 +70,13 @@ pub struct RunReport {
     pub commits: u64,
     /// The job's logical shards, if it has any: the weights of each of its commits are those of the undisturbed run.
     pub shards: Option<u32>,
-    /// How often the driver died while a generation trained and nothing else happened.
+    /// Number of times that the driver died or stood still while a generation trained and nothing else happened.
     pub interregna: u64,
     /// Faults planned.
     pub faults: usize,
     /// The plan, one line a fault.
     pub plan: Vec<String>,
-    /// How the job ended, if it did.
+    /// Result of the job, if it has ended.
     pub result: Option<String>,
     /// The failure, if there was one.
     pub failure: Option<RunFailure>,

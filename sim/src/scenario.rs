@@ -59,7 +59,7 @@ pub(crate) struct Scenario {
     pub(crate) deaths_are_refused: bool,
     /// Whether the framework of scripts by restart counts the collectives that they enter.
     pub(crate) scripts_are_recorded: bool,
-    /// Whether programs warn, note, report and tell what they move, and leave reasons behind when they fail.
+    /// Whether programs warn, note, report values and tell the bytes that they move, and leave reasons behind when they fail.
     pub(crate) programs_talk: bool,
     /// Longest time that the system takes to clear the memory of a dead process, in nanoseconds: until then it has no exit
     /// status, and its connections stand. 0: no worker holds a robust lock, and all shows at once.
@@ -262,8 +262,8 @@ impl Scenario {
         }
     }
 
-    /// Puts a recorded job in the place of the drawn one: its settings and hosts. What the program, the machines and the network
-    /// are like is drawn.
+    /// Puts a recorded job in the place of the drawn one: its settings and hosts. The properties of the program, the machines
+    /// and the network are drawn.
     fn take_recorded(&mut self, moment: &RecordedMoment) {
         let hosts = recorded_hosts(moment);
         self.driver = moment.config.clone();

@@ -21,11 +21,11 @@ pub struct Shape {
     pub hosts: u32,
     /// Most slots of a host.
     pub slots: u32,
-    /// How long faults go on, in simulated seconds.
+    /// Duration of the faults, in simulated seconds.
     pub seconds: u64,
     /// Whether cores or actors run.
     pub mode: SimulationMode,
-    /// How the job's program takes part.
+    /// Kind of the job, by the part that its program takes in generations.
     pub job: JobKind,
 }
 

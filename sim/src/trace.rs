@@ -130,7 +130,7 @@ struct JsonLine<'a> {
     text: Option<&'a str>,
 }
 
-/// How a run is recorded.
+/// Settings of a run's recording.
 #[derive(Default)]
 pub struct Recording {
     /// Number of last events kept for the report; 0: none.
@@ -141,7 +141,7 @@ pub struct Recording {
     pub file: Option<Box<dyn Write>>,
     /// Whether the decisions of the nodes are kept in words.
     pub decisions: bool,
-    /// Whether, and how what the nodes' cores hold is kept.
+    /// Whether the states of the nodes' cores are kept, and in which form.
     pub states: KeptStates,
     /// Whether the drivers are recorded, as with `--record`.
     pub drivers: bool,

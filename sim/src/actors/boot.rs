@@ -1,4 +1,4 @@
-//! Nodes with their actors, started as the product's processes start them.
+//! Nodes with their actors, started as the product's processes start them. Called by the world where nodes are actors.
 
 use std::future::Future;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! The connection between nodes and world. A node acts through its [`Port`]. The hub wakes the pump when that causes
-//! an event earlier than the pump's wake-up time.
+//! The connection between nodes and world. A node acts through its [`Port`]. The hub wakes the pump when an action
+//! causes an event earlier than the pump's wake-up time. Used by `node`, `boot` and the ports.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};

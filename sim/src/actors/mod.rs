@@ -1,9 +1,9 @@
 //! The mode *actors*: the real actix actors of driver, host manager, registry, agents and State over a simulated
 //! transport, on a paused clock. Called by [`crate::run`].
 //!
-//! The world is the one of `cores`: the same network, faults, programs, oracle and trace vocabulary. Only the
-//! deciding code differs. Each node is a [`LocalSet`](tokio::task::LocalSet) with the product's actors in it, and
-//! their messages go through the product's envelopes and codec. How it stays deterministic:
+//! The world is the one of `cores`: the same network, faults, programs, oracle and trace vocabulary. Only the deciding
+//! code differs. Each node is a [`LocalSet`](tokio::task::LocalSet) with the product's actors in it, and their messages
+//! go through the product's envelopes and codec. Runs stay deterministic by these means:
 //!
 //! - One actix `System` on one thread, with tokio's clock paused and without I/O: a real socket panics.
 //! - A node's actors are started in its own `LocalSet`, which one task of the outer one polls ([`node`]). A

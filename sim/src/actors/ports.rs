@@ -1,5 +1,5 @@
 //! Ports of the actors beside the transport: processes, the training program, discovery, disk, observer. The world
-//! stands behind all of them.
+//! stands behind all of them. Given to the actors by `boot`.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};

@@ -1,5 +1,5 @@
 //! The simulated implementation of runtime's transport trait. Frames go into the world's network, which keeps TR-1 to
-//! TR-6. The network hands frames and link events to the node.
+//! TR-6. The network hands frames and link events to the node. Used by `node` and `boot`.
 
 use bytes::Bytes;
 use elastic_protocol::NodeId;

@@ -1,4 +1,4 @@
-//! `sim decisions`: compares what the recorded runs decide with what is committed, or records it anew.
+//! `sim decisions`: compares the decisions of the recorded runs with the committed ones, or records them anew.
 
 use std::process::ExitCode;
 

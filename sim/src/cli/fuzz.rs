@@ -1,4 +1,5 @@
-//! `sim fuzz`: a guided search for failing runs. What it finds becomes regression files; what it has learnt may be kept as a corpus.
+//! `sim fuzz`: a guided search for failing runs. Failing runs become regression files. The corpus of runs that showed something
+//! new may be kept for the next search.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

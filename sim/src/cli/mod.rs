@@ -134,7 +134,7 @@ impl ClusterArguments {
         RunOptions { hosts, slots, seconds, mode, job, calm, draws, ..usual }
     }
 
-    /// The same with the usual values for what is not given.
+    /// The same, with default values for options that are not given.
     fn fixed(&self, seed: u64) -> RunOptions {
         let usual = RunOptions::new(seed);
         RunOptions {

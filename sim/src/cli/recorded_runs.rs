@@ -1,4 +1,5 @@
-//! The runs whose decisions and states are committed: the arguments of `sim decisions` and `sim states`, and how they go through these runs.
+//! The runs whose decisions and states are committed: the arguments of `sim decisions` and `sim states`, and their common loop
+//! over these runs. Called by both.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::Args;
 use sim::decisions::record::{self, RecordError, RecordedRun};
 
-/// Exit code if something differs from what is recorded.
+/// Exit code if something differs from the record.
 pub(super) const DIFFERS: u8 = 6;
 
 /// Number of differing runs that are shown.
@@ -54,7 +55,7 @@ impl RecordedRunsArguments {
     }
 }
 
-/// A run as it is now, and how it differs from what is recorded, if it does.
+/// The present result of a run, and its difference from the record, if there is one.
 #[derive(Debug)]
 pub(super) struct ComparedRun<N, D> {
     pub(super) run: RecordedRun,

@@ -1,5 +1,5 @@
-//! `sim recording`: gives the recording of a real driver (`--record`) to the core, with a planted bug: whether replaying
-//! would find it.
+//! `sim recording`: replays the recording of a real driver (`--record`) with each planted bug of the driver, and prints whether
+//! the replay finds the bug.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

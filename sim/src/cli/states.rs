@@ -1,4 +1,5 @@
-//! `sim states`: compares what the nodes' cores hold in the recorded runs with what is committed, or records it anew.
+//! `sim states`: compares the states of the nodes' cores in the recorded runs with the committed ones, or records them
+//! anew.
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ use super::driver::{DriverLife, ObservedPhase};
 use super::processes::SimulatedProcess;
 use super::{Happening, MS, World};
 
-/// How many times as long as its usual longest one a step may be for a rank that carries the shards of slow ones: at most half of
+/// Factor by which a step may exceed its usual longest time on a rank that carries the shards of slow ranks. At most half of
 /// the members are slow.
 const STEPS_LONGER_MAX: u64 = 3;
 
@@ -38,11 +38,11 @@ const FRUITLESS_MAX: u32 = 16;
 /// Start times of the conditions under watch.
 #[derive(Debug, Default)]
 pub(super) struct Calm {
-    /// Since when nothing has been out of order.
+    /// World time since which nothing has been out of order.
     whole_since: u64,
-    /// Since when enough workers are at rest and nobody else is worth waiting for.
+    /// World time since which enough workers are at rest and nobody else is worth waiting for.
     enough_since: Option<u64>,
-    /// Since when all workers train without any disturbance; unset while that does not hold.
+    /// World time since which all workers train without any disturbance; unset while that does not hold.
     pub(super) stable_since: Option<u64>,
 }
 
@@ -142,7 +142,7 @@ impl World {
             && (0..).zip(&self.hosts).all(host_is_whole)
     }
 
-    /// How long a phase has lasted without a fault.
+    /// Time without a fault since the start of a phase, in nanoseconds. `since` is that start in world time.
     pub(super) fn calm_for(&self, since: u64) -> u64 {
         let from = since.max(self.faulted_at).max(self.calm.whole_since);
         self.now.saturating_sub(from.max(self.driver.settled_at).max(self.driver.knows_from))
@@ -160,7 +160,7 @@ impl World {
     }
 
     fn step_ns_max(&self) -> u64 {
-        // Where some carry fewer shards, others carry more.
+        // If some ranks carry fewer shards, others carry more.
         let longer = if self.options.draws >= 9 { STEPS_LONGER_MAX } else { 1 };
         self.scenario.step_ns / 8 * 9 * longer + 5 * MS
     }

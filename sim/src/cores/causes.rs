@@ -1,5 +1,5 @@
-//! Why the driver resets, stops and evicts: what it names as the reason is so, and nobody healthy pays for it. Called
-//! where the driver writes its event log, with the driver's cores at hand.
+//! Reasons for the driver's resets, stops and evictions: the reason that the driver names is true, and no healthy worker or
+//! host pays for it. Called when the driver writes its event log, with the driver's cores at hand.
 
 use elastic_driver::{EventKind, ResetWay};
 use elastic_host_manager::HostState;
@@ -297,7 +297,7 @@ impl World {
             || entry.stopping.is_told
             || entry.program.has_raised();
         let lost_at = self.links[link as usize].lost_at;
-        // Who was out of reach for long may have ended for want of a driver.
+        // A worker that was out of reach for long may have ended for want of a driver.
         let deadlines = &self.scenario.driver.deadlines;
         let orphan = deadlines.orphan_training.unwrap_or(deadlines.orphan).min(deadlines.orphan);
         let alone = orphan.saturating_sub(deadlines.lost * 3).as_nanos() as u64 / 100 * 97;
@@ -351,8 +351,8 @@ impl World {
         if named.filter_map(|(rank, _)| saved(rank)).any(holds_more) {
             return Err(format!("G-8: rank {first} is the root, and another holds more"));
         }
-        // A checkpoint of a later generation comes before the root's commit: the members look for it as if they held nothing. What they
-        // begin from is judged when they have found it (C-1, G-5).
+        // A checkpoint of a later generation takes precedence over the root's commit: the members look for it as if they held
+        // nothing. The state from which they begin is checked once they have found it (C-1, G-5).
         let is_from_checkpoint = step == 0 && self.storage.told(self.driver.job).is_some();
         let begins_at = saved(first).map_or(0, |held| held.model.step);
         if begins_at != step && !is_from_checkpoint {

@@ -1,6 +1,6 @@
-//! Hangs: the simulated training threads stand still and the simulated agents look at them; the oracle checks the members
-//! that the driver names. A member that stands still is named in time. A member that waits itself is never named, and
-//! none is named too early.
+//! Hangs: the simulated training threads stand still, and the simulated agents look at them. The oracle checks the members that
+//! the driver names. A member that stands still is named in time. A member that waits itself is never named, and none is named
+//! too early. Called by `bounds` and with the driver's events.
 
 use elastic_agent::ProcessEvent;
 use elastic_driver::OnHang;
@@ -22,13 +22,14 @@ const LOOK_NS: u64 = 300 * MS;
 const CPU_MS_OF_STEP: u64 = 100;
 const SWITCHES_OF_STEP: u64 = 20;
 
-/// How long a process is watched, in milliseconds.
+/// Time for which an agent watches a process, in milliseconds.
 const WATCHED_MS: u64 = 200;
 
 /// Allowance for reports on their way, with delays and retransmissions.
 const ON_THE_WAY_NS: u64 = 5_000 * MS;
 
-/// How late a wait may be named beyond its limit: the thread counts as still after half a second, the stack may take two.
+/// Longest time from the limit of a wait to its naming: the thread counts as still after half a second, and the stack may take
+/// two seconds.
 const NAMED_AFTER_NS: u64 = 3_000 * MS + ON_THE_WAY_NS;
 
 /// Shortest wait that is a hang where the operator has set no bound, for a process that is not stopped.
@@ -37,7 +38,7 @@ const WAITING_MS: u64 = 10_000;
 /// Shortest wait that is a hang for a process in a section for which nobody has waited before.
 const COLD_MS: u64 = 120_000;
 
-/// How long a script is inactive before it is named where the operator has set no bound.
+/// Inactivity after which a script is named, unless the operator has set a shorter bound.
 const INACTIVE_NS: u64 = 60_000 * MS;
 
 /// Longest and shortest interval between two looks at all scripts of a generation.
@@ -50,10 +51,10 @@ const LOOKED_AT_NS: u64 = 30_000 * MS;
 /// Longest time until the driver knows that a thread goes on.
 const GOES_ON_NS: u64 = 2_500 * MS;
 
-/// How many times the longest usual wait a hang lasts.
+/// Shortest hang as a multiple of the longest usual wait.
 const FACTOR: u64 = 3;
 
-/// What the oracle knows of hangs under the driver's present life.
+/// The oracle's knowledge of hangs under the driver's present life.
 #[derive(Debug, Default)]
 pub(super) struct HangWatch {
     /// The driver's life.
@@ -71,7 +72,7 @@ pub(super) struct HangWatch {
 }
 
 impl World {
-    /// Where the training thread of a process stands.
+    /// Position of a process's training thread among its collectives.
     pub(crate) fn position_of(&self, process: u32) -> CollectivePosition {
         let program = &self.processes[process as usize].program;
         let is_in_step = program.stage == ProgramStage::Reducing;
@@ -154,7 +155,8 @@ impl World {
         !self.options.job.is_in_process() && self.scenario.scripts_are_recorded
     }
 
-    /// What a script waits in. Nobody looks at that of a program that tells where it stands.
+    /// The wait of a script, as its agent sees it. None for a program that uses the library: nobody looks at its wait, since it
+    /// reports its own position.
     fn waits_in(&self, process: u32) -> Option<String> {
         let entry = &self.processes[process as usize];
         let is_in_collective = entry.program.stage == ProgramStage::Reducing;
@@ -193,8 +195,8 @@ impl World {
         }
     }
 
-    /// Checks a member that the driver names as hanging: others wait for it, it does not wait itself, it is named no earlier
-    /// than what is usual allows, and with its stack where that is wanted.
+    /// Checks a member that the driver names as hanging: others wait for it, and it does not wait itself. It is named only
+    /// after a wait that is longer than usual, and with its stack if a stack is wanted.
     pub(super) fn check_stalled(
         &mut self,
         worker: &WorkerId,
@@ -334,8 +336,9 @@ impl World {
         }
     }
 
-    /// Within which time a script is named that hangs alone, while all others wait for it: the time for which it must be inactive,
-    /// one look until it is known to be, one that finds it inactive for long enough, and its stacks.
+    /// Longest time until a script that hangs alone, while all others wait for it, is named. It is the sum of the inactivity
+    /// required, one look until the script is known to be inactive, one look that finds it inactive for long enough, and the
+    /// time for its stacks.
     fn inactive_bound(&self) -> u64 {
         let cap = self.scenario.driver.hang_timeout.map(|cap| cap.as_nanos() as u64);
         let limit = cap.map_or(INACTIVE_NS, |cap| cap.min(INACTIVE_NS));
@@ -343,8 +346,8 @@ impl World {
         limit + look_every * 2 + NAMED_AFTER_NS
     }
 
-    /// The script that hangs while all others wait in a collective and their agents answer: two at least, where no recorder
-    /// tells who has not entered it.
+    /// The script that hangs while all others wait in a collective and their agents answer. There are at least two others if no
+    /// recorder tells which members have not entered the collective.
     fn hanging_script(&self) -> Option<u32> {
         let members = &self.driver.members;
         let is_there = !self.keeps_processes()
@@ -401,7 +404,7 @@ impl World {
         let status = cores.driver.status(now, &|time| time.to_string());
         let is_it = |host, slot| host == &id.host && slot == id.slot;
         let is_named = status.stalled.iter().any(|stalled| is_it(&stalled.host, stalled.slot));
-        // A planned end has deadlines of its own, and names whom it waits for.
+        // A planned end has deadlines of its own, and its status names the awaited members.
         let ends_as_planned = status.awaited.iter().any(|it| it.why == "to stop at one step");
         match is_named || ends_as_planned {
             true => Ok(()),
@@ -429,7 +432,7 @@ impl World {
                 && self.heard_all_the_time(process)
         };
         let has_waiter = members().any(|process| in_stage(process, ProgramStage::Reducing));
-        // Who is in another collective is named where all others wait in one: else it may wait itself.
+        // A thread in another collective is named only if all others wait in one. Otherwise it may be waiting itself.
         let all_wait_for = |hanging: u32| {
             let mut others = members().filter(|process| *process != hanging);
             others.all(|process| in_stage(process, ProgramStage::Reducing))
@@ -442,7 +445,8 @@ impl World {
         })
     }
 
-    /// How long a member of the generation has waited in the collective that it is in, at most.
+    /// Longest time that a member of the generation has waited in its present collective, or in one that has just ended, in
+    /// nanoseconds.
     fn longest_wait_ns(&self) -> u64 {
         let waits = self.driver.members.iter().filter_map(|process| {
             let program = &self.processes.get(*process as usize)?.program;

@@ -1,4 +1,4 @@
-//! The events on the agenda, and their dispatch to handlers.
+//! The events on the agenda, and their dispatch to handlers. Called by the world's main loop.
 
 use elastic_protocol::Stamp;
 
@@ -200,7 +200,7 @@ pub(super) enum Happening {
     Check,
     /// A periodic check of the liveness bounds.
     InTime,
-    /// The driver's status and what the cores hold are looked at, where decisions or states are recorded.
+    /// The driver's status and the states of the cores are looked at, if decisions or states are recorded.
     LookedAt,
     /// Deadline for a member, paused for a change that was undone, to train again.
     Resumed {

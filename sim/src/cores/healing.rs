@@ -1,5 +1,5 @@
-//! The second half of a run: faults stop, and a core of hosts is whole. Within bounded time the job must go on with
-//! all workers that belong in it. When the job is over, every process must leave.
+//! The second half of a run: faults stop, and a core of hosts is whole. Within bounded time the job must go on with all workers
+//! that belong in it. When the job is over, every process must leave. Part of the simulated world.
 
 use elastic_driver::{OnDivergence, OnTotalLoss, PROGRAMLESS_HOSTS};
 use elastic_host_manager::{HostEntry, HostSource, HostState};
@@ -16,10 +16,10 @@ use crate::trace::{TraceKind, TracePlace};
 /// Commits that a healed job must make.
 const COMMITS_WANTED: u64 = 3;
 
-/// How the reason of a job begins whose replicas differ, where it is to end then.
+/// Prefix of the reason of a job that fails because its replicas differ.
 const DIFFERENT_REPLICAS: &str = "replicas of the state differ";
 
-/// How the reason of a job begins whose program is missing on all hosts.
+/// Prefix of the reason of a job that fails because its program is missing on all hosts.
 const NO_PROGRAM: &str = "the program cannot be started on any host";
 
 /// Interval between two checks.
@@ -28,7 +28,7 @@ const LOOK_NS: u64 = 250 * MS;
 /// One seed in this many is watched for longer after its job is healthy: it must stay so.
 const LINGERS_ONE_IN: u64 = 8;
 
-/// How long such a seed is watched.
+/// Time for which such a seed is watched.
 const LINGER_NS: u64 = 40_000 * MS;
 
 /// Longest time from the end of the job to the end of the driver's process.
@@ -225,7 +225,7 @@ impl World {
                 (None, None) => None,
             }
         });
-        // Where a recorded job has no limit for members that train, they go on without a driver as long as their program does.
+        // If a recorded job sets no limit for members that train without a driver, they go on as long as their program does.
         let is_unlimited = self.scenario.driver.deadlines.orphan_training.is_none();
         let some_train = self.processes.iter().any(|process| {
             process.is_alive && process.program.trains_in(process.program.generation)

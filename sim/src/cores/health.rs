@@ -1,5 +1,6 @@
-//! Health checks: agents run them on simulated hosts, and the oracle checks what the driver makes of them. A check fails because the host
-//! is sick or its agent is away, and a slot of a host that has failed its check is not used again before it has passed one.
+//! Health checks: agents run them on simulated hosts, and the oracle checks the driver's conclusions. A check fails only
+//! because the host is sick or its agent is away. A slot of a host that has failed its check is not used again before the host
+//! has passed one. Called by `agents` and with the driver's events.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,17 +15,19 @@ use super::{Happening, MS, World};
 /// Longest time of a check that passes.
 const CHECK_NS: u64 = 800 * MS;
 
-/// How long ago a host may have been sick, or an agent away, whose check is said to have failed: a check, its answer, and what is on its way.
+/// Age up to which a host's sickness, or its agent's absence, explains that a check is said to have failed: the time of a
+/// check, its answer, and delays on the way.
 const KNOWN_NS: u64 = 20_000 * MS;
 
-/// What the oracle knows of checks under the driver's present life.
+/// The oracle's knowledge of health checks under the driver's present life.
 #[derive(Debug, Default)]
 pub(super) struct HealthWatch {
     /// The driver's life.
     life: u32,
     /// Hosts that have failed their last check.
     failed: BTreeSet<HostName>,
-    /// Workers whose start was ordered and whose end was not told, by any life: their slots are in use before there is a process.
+    /// Workers whose start was ordered and whose end was not reported, under any life: their slots are in use before there is a
+    /// process.
     ordered: BTreeSet<WorkerId>,
 }
 
@@ -38,7 +41,7 @@ impl World {
         }
     }
 
-    /// An agent begins a health check. Where the host is sick, every other one does not end in time.
+    /// An agent begins a health check. On a sick host, about every other check does not end in time.
     pub(crate) fn agent_checks_health(&mut self, host: u32, timeout: Duration) {
         let timeout_ns = timeout.as_nanos() as u64;
         let entry = &self.hosts[host as usize];
@@ -74,7 +77,7 @@ impl World {
         }
     }
 
-    /// Checks that a host is sick, or its agent away, whose check is said to have failed.
+    /// Checks a failed health check that the driver reports: the host was sick, or its agent away.
     pub(super) fn check_unhealthy(&mut self, name: &HostName, reason: &str) -> Result<(), String> {
         self.turn_health_watch();
         self.health.failed.insert(name.clone());
@@ -85,7 +88,7 @@ impl World {
         };
         let was_sick = host.sick > 0 || host.sick_until + KNOWN_NS > self.now;
         let was_away = reason != "exit code 1" && self.calm_for(0) < KNOWN_NS;
-        // What is told waits for the journal.
+        // Events wait for the journal.
         let was_held = !self.driver_acts_since(KNOWN_NS);
         match was_sick || was_away || was_held {
             true => Ok(()),

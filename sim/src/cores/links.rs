@@ -1,5 +1,6 @@
-//! Links between hosts: simulated programs tell how fast data comes in, and the oracle checks the links that the driver names as slow. Which is
-//! named has been slow, and a link that alone is slow for long is named in time.
+//! Slow links between hosts: simulated programs report the rate of the data that comes in, and the oracle checks the links that
+//! the driver names as slow. A named link has been slow, and a link that alone is slow for long is named in time. Called by
+//! `bounds` and with the driver's events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +17,11 @@ const RATE: u64 = 1_000_000_000;
 /// The part of a step that its data takes over such a link: one in so many.
 const SHARE: u64 = 8;
 
-/// How long ago a link may have been slow that is named, and the time of one spell from its first to its last fault.
+/// Age up to which an ended slow spell explains that its link is named, and the longest pause between two faults of one spell.
 const REMEMBERED_NS: u64 = 40_000 * MS;
 const SPELL_GAP_NS: u64 = 10_000 * MS;
 
-/// Least time for which a link has been slow that is named: half of the spell that has to last.
+/// Shortest slow spell that explains that a link is named: half of the time for which a spell must last.
 const SLOW_NS_MIN: u64 = 5_000 * MS;
 
 /// Allowance for reports on their way, for the medians of workers, and for the looks that do not count; and the steps that a worker measures
@@ -31,7 +32,7 @@ const STEPS_UNTIL_NAMED: u64 = 16;
 /// Factor from which on a slow link must be named.
 const TIMES_MIN: u64 = 4;
 
-/// What the oracle knows of slow links, by sender and receiver.
+/// The oracle's knowledge of slow links, by sender and receiver.
 #[derive(Debug, Default)]
 pub(super) struct LinkWatch {
     /// Spells: since when each link is slow, and until when; without an end it is slow now.
@@ -74,7 +75,8 @@ impl World {
         }
     }
 
-    /// How much later than else a collective's result reaches a process, in nanoseconds: its data comes over slow links.
+    /// Delay of a collective's result at a process, in nanoseconds: the data delay of its host, and that of the slowest link
+    /// from a host with members.
     pub(super) fn late_data(&self, process: u32) -> u64 {
         let to = self.processes[process as usize].host;
         let host = &self.hosts[to as usize];
@@ -111,8 +113,8 @@ impl World {
         senders.into_iter().map(noise).collect()
     }
 
-    /// How fast data reaches a process from other hosts with members, with these noises. A host that computes slowly sends and
-    /// receives slowly, too.
+    /// Rates at which data reaches a process from other hosts with members, with these noises. A host that computes slowly also
+    /// sends and receives slowly.
     pub(super) fn link_paces_of(
         &self,
         process: u32,
@@ -160,8 +162,8 @@ impl World {
                 .filter(|(_, until)| until + REMEMBERED_NS >= self.now)
                 .map_or(0, |(since, until)| until - since)
         };
-        // A host that computes slowly sends and receives slowly. Where most members are on it, none of them is a straggler, and
-        // its links are named.
+        // A host that computes slowly also sends and receives slowly. If at least half of the members are slow ones on it, none
+        // of them is a straggler, and its links are named.
         let computes_slowly =
             |host: u32| self.slow_members_on(host).count() * 2 >= self.driver.members.len().max(1);
         let slow_ms = slow_ns(&(sender, receiver)) / MS;

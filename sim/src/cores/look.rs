@@ -1,5 +1,5 @@
-//! Looks at the nodes while nothing happens: the driver's `status` for the recorded decisions, and what all cores hold for the
-//! recorded states. Part of the simulated world.
+//! Looks at the nodes while nothing happens: at the driver's `status` for the recorded decisions, and at the states of all
+//! cores for the recorded states. Part of the simulated world.
 
 use super::{Happening, LOOK_EVERY_NS, World};
 use crate::decisions::words;

@@ -1,5 +1,5 @@
-//! Who takes part: the members of each generation formed, workers that stand by, slots that stay empty, workers on
-//! notice. Members are checked where the driver forms a generation, the others at each look in time (`bounds`).
+//! Membership as the oracle checks it: members of each generation formed, workers that stand by, slots that stay empty, and
+//! workers on notice. Members are checked when the driver forms a generation, the others at each look in time (`bounds`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -154,8 +154,8 @@ impl World {
             standings.any(|(it, standing)| *it == id && standing == WorkerStanding::Departing)
         });
         let entry = &self.processes[process as usize];
-        // The slot of a worker that has failed as well is judged by its failure.
-        // The driver knows a worker no more whose end it has heard of before.
+        // The slot of a worker that has failed as well is judged by its failure. The driver no longer knows a worker of whose
+        // end it has heard before.
         let is_gone = entry.stopping.reported.is_some_and(|(life, _)| life == self.driver.life);
         let is_noticed = entry.stopping.noticed_at.is_some()
             && !is_gone
@@ -206,7 +206,8 @@ impl World {
     ) -> Result<(), String> {
         let slot = (worker.host.clone(), worker.slot);
         let job = self.driver.job;
-        // Whose end was not reported may have been stopped by anybody: its slot is open.
+        // If the agent's session was lost, the worker's end may not have been reported, and anybody may have stopped the
+        // worker: its slot is open.
         let was_lost = self
             .link_of_agent(agent)
             .is_none_or(|link| self.links[link as usize].lost_at.is_some());
@@ -363,7 +364,7 @@ impl World {
         complaint
     }
 
-    /// Forgets what was under watch, since something is out of order.
+    /// Ends all watches, since something is out of order.
     pub(super) fn forget_empty_slots(&mut self) {
         self.slot_watch.empty_since.clear();
     }

@@ -82,7 +82,7 @@ const MS: u64 = 1_000_000;
 /// Marks an absent entry in an index of links or processes.
 const NONE: u32 = u32::MAX;
 
-/// Interval between two looks at `status` and at what the cores hold, where decisions or states are recorded.
+/// Interval between two looks at `status` and at the states of the cores, if decisions or states are recorded.
 const LOOK_EVERY_NS: u64 = 1_000 * MS;
 
 /// Most events at one moment. More of them mean an endless loop.
@@ -94,7 +94,7 @@ pub(crate) struct World {
     scenario: Scenario,
     /// State shared with the pump, where nodes are actors.
     hub: Option<Rc<Hub>>,
-    /// Reads what actors send, where nodes are actors.
+    /// Reads the messages of actors, where nodes are actors.
     wiretap: Wiretap,
     now: u64,
     agenda: WorldAgenda<Happening>,
@@ -108,7 +108,7 @@ pub(crate) struct World {
     machine: ChaCha8Rng,
     /// The newest life of the driver.
     driver: DriverLife,
-    /// How often the driver's process was started.
+    /// Number of starts of the driver's process.
     lives: u32,
     /// Number of the last life that began.
     newest: u32,
@@ -155,7 +155,7 @@ pub(crate) struct World {
     /// The link of each agent's incarnation.
     agent_links: Vec<u32>,
     groups: BTreeMap<(JobNumber, Stamp), CollectiveGroup>,
-    /// Hosts of whose workers one has failed to reach a worker of the other itself.
+    /// Pairs of hosts: a worker of the first one has itself failed to reach a worker of the second.
     witnessed: BTreeSet<(HostName, HostName)>,
     data: SampleSet,
     /// Checkpoints that scripts have written to shared storage, by job.
@@ -280,7 +280,7 @@ impl World {
         }
     }
 
-    /// Schedules what happens in each run: the faults, their end, and the looks at all nodes.
+    /// Schedules the fixed events of a run: the faults, their end, and the looks at all nodes.
     fn schedule_run(&mut self) {
         if self.options.draws >= 1 {
             self.agenda.push(self.now + PACE_NS, Happening::InTime);
@@ -355,7 +355,7 @@ impl World {
         self.decide(TracePlace::DRIVER, words);
     }
 
-    /// Notes what a core puts out, if states are recorded.
+    /// Notes an output of a core, if states are recorded.
     #[inline]
     fn put_out(&mut self, place: TracePlace, core: &'static str, output: &dyn Debug) {
         self.trace.states.put_out(self.now, place, core, output);

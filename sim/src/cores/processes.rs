@@ -19,10 +19,10 @@ use crate::trace::{TraceKind, TracePlace};
 /// Time allowed beside the waits after which a continued driver notices a death.
 const NOTICE_SLACK_NS: u64 = 4_000 * MS;
 
-/// Time in which an agent that ran again has told what happened meanwhile.
+/// Time within which an agent that runs again has reported the events of its pause.
 pub(super) const CATCH_UP_NS: u64 = 2_000 * MS;
 
-/// How a process ends whose library the driver has refused.
+/// Exit status of a process whose library the driver has refused.
 pub(super) const REFUSED_STATUS: ExitStatus = ExitStatus::Code(1);
 
 /// A worker's process.
@@ -135,7 +135,7 @@ impl SimulatedProcess {
     }
 }
 
-/// Where a process listens for its peers, at its host's address of this number.
+/// Address at which a process listens for its peers. `address` numbers the addresses of its host.
 pub(super) fn data_address(host: u32, address: u8, process: u32) -> SocketAddr {
     let port = 10_000 + (process % 50_000) as u16;
     SocketAddr::from(([10, (host >> 8) as u8, host as u8, address], port))

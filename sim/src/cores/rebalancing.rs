@@ -1,5 +1,6 @@
-//! Rebalancing: the oracle checks the deals of shards that the driver makes for slow members. Who carries fewer has been slow,
-//! nobody else loses shards for it, the cool-down and the bound hold, and a member that alone is slow for long carries fewer.
+//! Rebalancing: the oracle checks the deals of shards that the driver makes for slow members. A member that carries fewer
+//! shards has been slow. No other member loses shards for it. The cool-down and the bound hold. A member that alone is slow for
+//! long carries fewer shards.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +10,21 @@ use elastic_protocol::WorkerId;
 use super::stragglers::SLOW_NS_MIN;
 use super::{MS, World};
 
-/// How many times as long as its first one a cool-down may be.
+/// Longest cool-down as a multiple of the first one.
 const COOL_DOWN_TIMES_MAX: u32 = 12;
 
-/// What the oracle knows of deals under the driver's present life.
+/// The oracle's knowledge of deals under the driver's present life.
 #[derive(Debug, Default)]
 pub(super) struct RebalanceWatch {
     /// The driver's life.
     life: u32,
     /// The world times of the deals.
     made: Vec<u64>,
-    /// Slow members of which the driver has told why they carry no fewer.
+    /// Slow members for which the driver has said why they carry no fewer shards.
     refused: BTreeSet<WorkerId>,
 }
 
-/// What the driver says of a deal.
+/// A deal of shards, as the driver reports it.
 pub(super) struct DealTold<'a> {
     pub(super) workers: &'a [WorkerId],
     pub(super) ranks: &'a [u32],

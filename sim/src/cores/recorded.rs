@@ -1,5 +1,5 @@
-//! How a run begins from a recorded job: at a record of its journal its driver is dead, and its nodes are as that record says.
-//! Part of the simulated world.
+//! Start of a run from a recorded job: at a record of its journal its driver is dead, and its nodes are in the state that this
+//! record describes. Part of the simulated world.
 //!
 //! A recording has the driver's side only. Agents and workers are brought there by the driver's own messages: each agent is
 //! welcomed and told to start its workers, and these to form the recorded generation and to train. Their training state is
@@ -70,7 +70,7 @@ impl World {
         self.agenda.push(self.now + wait, Happening::DriverBoot { life });
     }
 
-    /// Tells the oracle what was before.
+    /// Tells the oracle the facts that the record holds.
     fn note_recorded(&mut self, image: &Image, saved: Option<Saved>) {
         for worker in image.workers.keys() {
             let checked = self.oracle.given(JOB, worker);
@@ -236,8 +236,8 @@ impl World {
         self.hold_recorded(image, &processes);
     }
 
-    /// Where a stop was agreed, the members have promised to pass no later boundary: they are held there. The order to stop, which
-    /// waited for the record, is the successor's to give again.
+    /// Holds the members at the boundary of a stop under way: they have promised to pass no later one. The successor must give
+    /// the order to stop again, because that order waited for the record.
     fn hold_recorded(&mut self, image: &mut Image, processes: &[u32]) {
         let term = image.term;
         let Some(current) = &mut image.current else { return };

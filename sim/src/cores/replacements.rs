@@ -1,6 +1,6 @@
-//! Replacements: the oracle checks the members that the driver replaces since they hang or are slow. Who is replaced has
-//! hung or been slow, within the bounds; whoever is to be replaced leaves once others are enough; slots rest no longer than
-//! their cool-down.
+//! Replacements: the oracle checks the members that the driver replaces because they hang or are slow. A replaced member has
+//! hung or been slow, within the bounds. A member that is to be replaced leaves once the others are enough. Slots rest no
+//! longer than their cool-down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +14,23 @@ use super::processes::SimulatedProcess;
 use super::stragglers::SLOW_NS_MIN;
 use super::{MS, World};
 
-/// How many times as long as its first one a cool-down may be.
+/// Longest cool-down as a multiple of the first one.
 const COOL_DOWN_TIMES_MAX: u64 = 12;
 
-/// How long nothing must have been out of order until a host is checked again and has answered, beside the check's timeout.
+/// Undisturbed time, beside the check's timeout, after which a host has been checked again and has answered.
 const HEALTHY_NS: u64 = 50_000 * MS;
 
 /// Age of a fact that the driver must have taken in.
 const KNOWN_NS: u64 = 5_000 * MS;
 
-/// What the oracle knows of replacements under the driver's present life.
+/// The oracle's knowledge of replacements under the driver's present life.
 #[derive(Debug, Default)]
 pub(super) struct ReplacementWatch {
     /// The driver's life.
     life: u32,
     /// Number of replacements.
     made: u32,
-    /// How often each slot was put to rest, and the world time since when it rests.
+    /// By slot, the number of its rests, and the start of the present one in world time.
     rests: BTreeMap<(HostName, u32), (u32, Option<u64>)>,
 }
 
@@ -55,7 +55,7 @@ impl World {
         })
     }
 
-    /// The driver says that a slot rests, or has rested: what follows is no reset without a reason.
+    /// The driver says that a slot rests, or has rested: the reset that follows has a reason.
     pub(super) fn membership_is_to_change(&mut self) {
         self.faulted_at = self.now;
         self.calm.stable_since = None;

@@ -1,6 +1,6 @@
 //! Replicas that differ: simulated programs digest their commits, a fault flips a bit in one process's weights, and the oracle
-//! checks whom the driver names. Who is named differs from the majority; who differs for long is named; what each process has of
-//! its own is never accused; and a repair begins from the majority.
+//! checks the members that the driver names. A named member differs from the majority, and a member that differs for long is
+//! named. Arrays that each process has for itself are never accused. A repair begins from the majority's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ const TOLD_AFTER_NS: u64 = 5_000 * MS;
 /// Most commits that are remembered.
 const STEPS_MAX: usize = 4_096;
 
-/// What the members of a generation held at a commit: the damage of their weights, by process.
+/// The members' weights at a commit of a generation, as their damage by process.
 #[derive(Debug, Default)]
 struct HeldStep {
     damages: BTreeMap<u32, u64>,
@@ -44,16 +44,16 @@ struct Repair {
     /// The damage that the majority has.
     damage: u64,
     members: Vec<u32>,
-    /// Who is repaired. Another bit may flip until all stand still, which nobody can know.
+    /// The workers under repair. Another bit may flip until all members stand still, which nobody can know.
     workers: Vec<WorkerId>,
 }
 
-/// What the oracle knows of replicas.
+/// The oracle's knowledge of replicas.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaWatch {
     stamp: Stamp,
     held: BTreeMap<u64, HeldStep>,
-    /// What the majority held when the driver last named others.
+    /// The damage of the majority when the driver last named others.
     majority: Option<u64>,
     repair: Option<Repair>,
     /// Processes that a driver has named against a majority, in this generation of this job.
@@ -61,7 +61,7 @@ pub(super) struct ReplicaWatch {
     named_in: (u32, Stamp),
 }
 
-/// The largest group of equals among the damages of members, and how many it has.
+/// The damage that the largest group of equal members has, and the size of that group.
 fn largest(damages: &[u64]) -> (u64, usize) {
     let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
     damages.iter().for_each(|damage| *groups.entry(*damage).or_default() += 1);
@@ -202,10 +202,10 @@ impl World {
         Ok(())
     }
 
-    /// A reset is decided: notes what a repair has to begin from.
+    /// A reset is decided: notes the state from which a repair must begin.
     pub(super) fn note_repair(&mut self, cause: &ResetCause) -> Result<(), String> {
         if self.driver.life != self.newest {
-            // A former driver goes on from what it knew, and its journal refuses what it decides.
+            // A former driver goes on from its old knowledge, and its journal refuses its decisions.
             return Ok(());
         }
         self.replicas.repair = None;
@@ -219,7 +219,7 @@ impl World {
         let is_right = |worker: &&WorkerId| {
             self.process_of(self.driver.job, worker).is_some_and(|process| of(process) == damage)
         };
-        // Another bit may have flipped back meanwhile: then it holds what the majority has by chance.
+        // Another bit may have flipped back meanwhile: then the worker holds the majority's weights by chance.
         let never_flipped = workers.iter().filter(is_right).count() == workers.len();
         if never_flipped
             && self.replicas.held.values().all(|it| it.damages.values().all(|d| *d == 0))
@@ -230,7 +230,8 @@ impl World {
         Ok(())
     }
 
-    /// A generation is formed: after a repair, its root holds what the majority held, if any of it is there with as late a commit.
+    /// A generation is formed: after a repair, its root holds the majority's state, if a member with as late a commit still
+    /// holds it.
     pub(super) fn check_repair(
         &mut self,
         members: &[WorkerId],
@@ -264,8 +265,8 @@ impl World {
         }
     }
 
-    /// Checks that whoever was named against a majority is shown for as long as the generation trains, by the next drivers too.
-    /// Called at each check in time.
+    /// Checks that a member that was named against a majority is shown for as long as the generation trains, by the next
+    /// drivers too. Called at each check in time.
     pub(super) fn check_named_are_shown(&mut self) -> Result<(), String> {
         let is_watched = self.has_digests()
             && self.driver.phase == ObservedPhase::Run

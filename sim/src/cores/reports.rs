@@ -1,5 +1,5 @@
-//! What agents and workers say is so: their reports against the processes themselves, at the moment at which they are
-//! sent. Called for every message of a node, in both modes.
+//! Checks that the reports of agents and workers are true: each report is compared with the processes themselves at the
+//! moment at which it is sent. Called for every message of a node, in both modes.
 
 use elastic_protocol::messages::{AgentToDriver, Ballot, Vote, WorkerToDriver};
 
@@ -8,7 +8,7 @@ use super::agents::AgentLife;
 use super::network::{LinkFrame, LinkOwner};
 
 impl World {
-    /// Checks what a node says.
+    /// Checks the reports in a frame that a node sends.
     pub(super) fn check_report(&self, link: u32, frame: &LinkFrame) -> Result<(), String> {
         match (frame, self.links[link as usize].owner) {
             (LinkFrame::FromAgent(message), LinkOwner::Agent { host, life }) => {

@@ -1,4 +1,5 @@
-//! The State's core of each process, between the session with the driver and the training thread.
+//! The State's core of each process, between the session with the driver and the training thread. Part of the simulated
+//! world.
 
 use elastic_protocol::messages::{DriverToWorker, WorkerToDriver};
 use elastic_protocol::{Term, Time};
@@ -16,7 +17,7 @@ pub(super) enum ThreadTell {
     /// The thread saw the pause flag at this boundary and asks for a verdict.
     Boundary(u64),
     Progress,
-    /// What came of an order to save.
+    /// Result of an order to save.
     Checkpoint(CheckpointOutcome),
 }
 

@@ -1,5 +1,5 @@
-//! Rules of stopping (G-11): whoever is told to leave is gone in time, and nobody is signalled without an order or
-//! killed before its grace is over. Called where an agent hears an order, sends a signal, or is asked to leave.
+//! Rules of stopping (G-11): a node that is told to leave is gone in time, and no process is signalled without an order
+//! or killed before its grace is over. Called when an agent hears an order, sends a signal, or is asked to leave.
 
 use elastic_protocol::WorkerId;
 use elastic_protocol::messages::DriverToAgent;
@@ -10,7 +10,7 @@ use super::{Happening, MS, World};
 /// Time allowed beside every grace: frames, hops, signals, last words.
 const STOP_SLACK_NS: u64 = 4_000 * MS;
 
-/// What is known of a process's end, and of the orders to stop it.
+/// The oracle's knowledge of a process's end, and of the orders to stop it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stopping {
     /// World time of the end.

@@ -1,5 +1,5 @@
-//! Stragglers: simulated programs measure their steps, and the oracle checks the members that the driver names as slow. Who is
-//! named has been slow, and a member on a host that is slow for long, while all others are not, is named in time.
+//! Stragglers: simulated programs measure their steps, and the oracle checks the members that the driver names as slow. A named
+//! member has been slow. A member on a host that is slow for long, while all others are not, is named in time.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ const NAMED_AFTER_NS: u64 = 30_000 * MS;
 /// Steps that a worker measures until the driver has looked as often as it must.
 const STEPS_UNTIL_NAMED: u64 = 16;
 
-/// Factor from which on a slow host must be named: with less, what the others lose may be too little.
+/// Factor from which on a slow host must be named: below it, the time that the others lose may be too short.
 const TIMES_MIN: u64 = 3;
 
-/// What the oracle knows of slow hosts.
+/// The oracle's knowledge of slow hosts.
 #[derive(Debug, Default)]
 pub(super) struct StragglerWatch {
     /// The host that alone has been slow, with the world time since when.
@@ -91,7 +91,7 @@ impl World {
         self.processes[process as usize].program.paces.samples.go_on(reading);
     }
 
-    /// How long the steps of a process take, where this is drawn.
+    /// Step times that a process has measured, if this set of draws reports them.
     pub(super) fn step_times_of(&self, process: u32) -> Option<StepTimes> {
         if self.options.draws < 7 {
             return None;

@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// A program's progress, with what it says beside it.
+    /// A program's progress, with its note, reported values and moved bytes.
     pub(super) fn talk(&self, process: u32, mut progress: TrainingProgress) -> TrainingProgress {
         if !self.scenario.programs_talk {
             return progress;

@@ -1,5 +1,5 @@
-//! What the driver says and keeps, against what is so: its status while everybody trains, its counters after a
-//! takeover, and its hosts, whose agents may be gone. `bounds` calls this file at each check in time.
+//! Checks of the driver's statements and records against the simulated world: its status while all workers train, its counters
+//! after a takeover, and its hosts, whose agents may be gone. `bounds` calls this file at each check in time.
 
 use elastic_host_manager::HostState;
 use elastic_protocol::messages::{
@@ -21,7 +21,7 @@ const LONG_NS: u64 = 8_000 * MS;
 const GONE_NS: u64 = 5_000 * MS;
 
 impl World {
-    /// Checks the status in any phase: who and what it names exists, in the state that it says.
+    /// Checks the status in any phase: the nodes that it names exist, in the state that it says.
     pub(super) fn check_named(&mut self) -> Result<(), String> {
         let now = self.driver.clock.local(self.now);
         let life = self.driver.life;

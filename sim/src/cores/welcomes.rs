@@ -1,5 +1,5 @@
-//! Rule: a worker that has come is answered, also while the driver's disk stores nothing (G-9). It would end for want of a
-//! driver, and its end would count as a failure. Called by the look of `bounds.rs`.
+//! Rule: a worker that has attached is answered, even while the driver's disk stores nothing (G-9). Without an answer it would
+//! end for want of a driver, and its end would count as a failure. Called by the look of `bounds.rs`.
 
 use elastic_protocol::Time;
 use elastic_protocol::messages::{JobPhase, WorkerCondition, WorkerStatus};
@@ -9,8 +9,9 @@ use super::processes::SimulatedProcess;
 use super::{MS, World};
 
 impl World {
-    /// Checks that the driver has answered those who have come, are in touch, and take part by its own status: who is to
-    /// leave is told once that is stored, and so is the end of a job. A driver of actors is asked after the run alone.
+    /// Checks that the driver has answered all workers that have attached, are in touch, and take part by its own status. A
+    /// worker that is to leave is told so once that is stored, and so is the end of a job. A driver of actors is asked after
+    /// the run alone.
     pub(super) fn check_welcomed(&mut self) -> Result<(), String> {
         let driver = &self.driver;
         let (life, acts_since) = (driver.life, driver.settled_at.max(driver.continued_at));

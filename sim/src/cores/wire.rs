@@ -1,4 +1,5 @@
-//! Encoded frames of actors, and their decoding for the trace and the oracle.
+//! Encoded frames of actors, and their decoding for the trace and the oracle. Used by the network where nodes are
+//! actors.
 
 use bytes::Bytes;
 use elastic_protocol::codec::decode;

@@ -1,6 +1,6 @@
-//! Recorded decisions: what driver, registry, host manager, agents, States, training threads, and the key-value store with its
-//! relays decide in runs of committed seeds, with times and reasons. A run is deterministic, so a change of behaviour changes its decisions, whether or not a rule of
-//! the oracle is about it. `sim decisions` compares them with the committed ones (`record`).
+//! Recorded decisions of the driver, registry, host manager, agents, States, training threads, and the key-value store with its
+//! relays, in runs of committed seeds, with times and reasons. A run is deterministic, so a change of behaviour changes its
+//! decisions, whether or not a rule of the oracle covers it. `sim decisions` compares them with the committed ones (`record`).
 
 pub mod record;
 pub(crate) mod store;

@@ -50,7 +50,7 @@ pub enum RecordError {
 pub struct RecordedRun {
     /// The options of the run.
     pub options: RunOptions,
-    /// The rest of the line: what was recorded; empty in a list of runs that were only chosen.
+    /// The rest of the line: the record; empty in a list of runs that were only chosen.
     recorded: String,
 }
 
@@ -60,7 +60,7 @@ pub struct Decisions {
     lines: Vec<String>,
 }
 
-/// The first decision that differs from what was recorded.
+/// The first decision that differs from the recorded one.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Difference {
     /// The recorded decision, where it was recorded in words.
@@ -93,13 +93,13 @@ impl Decisions {
         &self.lines
     }
 
-    /// What is recorded of them in the file of hashes.
+    /// The entry of the decisions in the file of hashes.
     fn recorded(&self) -> String {
         let stretches: Vec<String> = self.lines.chunks(STRETCH).map(short).collect();
         format!("{} {:016x} {}", self.lines.len(), hash(&self.lines), stretches.join(" "))
     }
 
-    /// What is recorded of them in words: without reports of progress.
+    /// The decisions that are recorded in words: all but reports of progress.
     fn told(&self) -> impl Iterator<Item = &String> {
         self.lines.iter().filter(|line| !line.contains(PROGRESS))
     }
@@ -217,7 +217,7 @@ pub fn read(folder: &Path) -> Result<Vec<RecordedRun>, RecordError> {
         .collect()
 }
 
-/// Writes what the runs decide now.
+/// Writes the present decisions of the runs.
 ///
 /// # Errors
 /// [`RecordError::File`].

@@ -1,5 +1,5 @@
-//! What the key-value store, its relays and their clients say in mode `store`, in words, for the recorded decisions. Keys and
-//! values are those of the script: of them the length and a short hash are told.
+//! Outputs of the key-value store, its relays and their clients in mode `store`, in words, for the recorded decisions. Keys and
+//! values are those of the script: only their length and a short hash are told. Called by `store`.
 
 use elastic_store::messages::{FromStore, ToStore};
 use elastic_store::relay::core::RelayOutput;
@@ -70,7 +70,7 @@ pub(crate) fn from_store(message: &FromStore) -> String {
     }
 }
 
-/// What a relay does with its clients' connections.
+/// A relay's action on its clients' connections.
 pub(crate) fn relay(output: &RelayOutput) -> String {
     match output {
         RelayOutput::Write { client, bytes: of } => {

@@ -1,4 +1,5 @@
-//! What the training threads of mode `training` tell and are told, in words, for the recorded decisions.
+//! Messages from the training threads of mode `training` to their States, in words, for the recorded decisions. Called
+//! by `training::world`.
 
 use elastic_protocol::Stamp;
 use elastic_worker::state::core::{CheckpointOutcome, TrainingEvent};
@@ -6,7 +7,7 @@ use elastic_worker::state::training::ThreadMessage;
 
 use super::words::{list, or_none, stamp};
 
-/// What a training thread tells its State.
+/// A message of a training thread to its State.
 pub(crate) fn message(message: &ThreadMessage) -> String {
     match message {
         ThreadMessage::Event(event) => of_event(event),

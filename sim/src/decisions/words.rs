@@ -1,5 +1,5 @@
-//! Decisions in words: what each message, command, verdict and event of the nodes says, for the recorded decisions.
-//! Called where the world carries an output out.
+//! Decisions in words: the content of each message, command, verdict and event of the nodes, for the recorded decisions. Called
+//! when the world carries an output out.
 //!
 //! The words are written here, and not taken from `Debug` or the codec: a renamed field or another encoding is no other
 //! decision. Ids of sessions, keys, digests and credentials are left out.
@@ -208,7 +208,7 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
     }
 }
 
-/// How reports of progress begin. They are hashed, and left out of logs that are kept whole.
+/// Prefix of the lines that report progress. They are hashed, and left out of logs that are kept whole.
 pub(crate) const PROGRESS: &str = "progress:";
 
 /// A vote.
@@ -374,7 +374,7 @@ pub(crate) fn hosts(snapshot: &HostsSnapshot) -> String {
     format!("hosts, update {update}: {hosts}; warnings: {}", list(&snapshot.warnings))
 }
 
-/// An event of the driver; none for what another line says already.
+/// An event of the driver; none if another line says the same.
 pub(crate) fn event(kind: &EventKind) -> Option<String> {
     Some(match kind {
         EventKind::HostJoined { host, slots } => format!("host {host} joined with {slots} slots"),

@@ -11,7 +11,7 @@ use super::SECTOR_BYTES;
 /// A sector's bytes.
 type Sector = [u8; SECTOR_BYTES];
 
-/// How much unsynced data survives a loss of power.
+/// Extent to which unsynced data survives a loss of power.
 #[derive(Clone, Copy, Debug)]
 enum Survival {
     Nothing,

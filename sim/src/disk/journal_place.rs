@@ -1,4 +1,4 @@
-//! The driver's journal on a simulated disk: a file, and the draft that replaces it.
+//! The driver's journal on a simulated disk: a file, and the draft that replaces it. Opened by `state_dir`.
 
 use std::cell::Cell;
 
@@ -53,7 +53,7 @@ impl JournalPlace for DiskJournalPlace {
         self.disk.open(&draft)?.sync()?;
         self.disk.rename(&draft, self.name)?;
         self.disk.sync_directory()?;
-        // Last: who gets an error does not use the new file.
+        // Last, since a caller that gets an error does not use the new file.
         self.installed.set(self.disk.file(self.name));
         Ok(())
     }

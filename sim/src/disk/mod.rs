@@ -28,7 +28,7 @@ pub use self::store::DiskFile;
 /// The unit in which a disk writes: a sector is written whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
 
-/// How a disk serves writes.
+/// Condition of a disk, which decides how it serves writes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Condition {
     /// Works correctly.

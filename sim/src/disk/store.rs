@@ -1,4 +1,4 @@
-//! An open file of the simulated disk: redb's storage for a journal.
+//! An open file of the simulated disk: redb's storage for a journal. Made by [`Disk`].
 
 use std::io;
 

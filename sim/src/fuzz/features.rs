@@ -32,7 +32,7 @@ fn shape_of(words: &str) -> u64 {
     shape
 }
 
-/// How lines begin that tell no decision of their own: answers to questions, and what follows each decision.
+/// Prefixes of lines that are no decision of their own: answers to questions, and consequences of each decision.
 const NO_DECISIONS: [&str; 3] = [PROGRESS, "status:", "store "];
 
 /// The features of a run with these decisions, each as its hash.

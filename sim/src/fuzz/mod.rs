@@ -2,7 +2,7 @@
 //! shows a feature (`features`) that no run before it had is kept in the corpus, and later runs are made from it. Called by
 //! `sim fuzz` and by `sim bugs --guided`.
 //!
-//! What guides are features that a run reports about itself, not the compiler's coverage. The cores are small state machines:
+//! Features that a run reports about itself guide the search, not the compiler's coverage. The cores are small state machines:
 //! after some hundred seeds every block of them has run, and the rare corners are sequences of decisions. Nor does it need
 //! another build of all crates, which instrumentation does.
 
@@ -34,7 +34,7 @@ const CORPUS_MAX: usize = 4096;
 /// Number of features among which the rarest leads to the run that is mutated next.
 const FEATURES_COMPARED: usize = 8;
 
-/// How often a feature was seen.
+/// Occurrences of a feature.
 #[derive(Clone, Copy, Debug)]
 struct SeenFeature {
     /// Number of runs that showed it.

@@ -27,7 +27,7 @@ pub(super) fn mutate(
 ) -> RunOptions {
     let mut plan = FaultPlan::of(&parent).0;
     let others = FaultPlan::of(other).0;
-    // Where faults pile up, each run is the same turmoil.
+    // Without this bound faults pile up, and each run is the same turmoil.
     let most = plan.len().max(others.len()).min(FAULTS_MAX);
     let mut seed = parent.seed;
     let end_us = parent.seconds * 1_000_000;
@@ -178,7 +178,7 @@ fn set_number(fault: &mut SimulatedFault, field: &str, number: u64) {
     }
 }
 
-/// Keeps to what drawn plans keep to: so many flips, one end.
+/// Keeps the bounds of drawn plans: at most so many flips, and at most one end.
 fn keep_bounds(plan: &mut Vec<PlannedFault>) {
     let (mut flips, mut ends) = (0, 0);
     plan.retain(|planned| match planned.fault {

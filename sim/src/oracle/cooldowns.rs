@@ -1,5 +1,5 @@
-//! Durations of blacklist stays, as the oracle checks them. The k-th stay under a driver lasts MIN doubled k - 1
-//! times, with up to a tenth more for jitter, and MAX at most.
+//! The oracle's check of blacklist stays. The k-th stay under a driver lasts MIN doubled k - 1 times, with up to a
+//! tenth more for jitter, and MAX at most. Called with the driver's events.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -45,15 +45,15 @@ struct JobRecord {
     tables_told: BTreeMap<Incarnation, (Term, u64)>,
     /// Samples of the highest commit that every rank of a generation took.
     acknowledged: Option<u64>,
-    /// The generation that began again, from less than was acknowledged. What members of earlier ones commit later, because nobody has
-    /// reached them, is lost with what they held.
+    /// The generation that began again from less than was acknowledged. Members of earlier generations that nobody has reached
+    /// may still commit. Such commits do not count: they are lost with their holders.
     begun_again: Stamp,
     /// Highest step that any member of a generation has committed.
     highest_step: Option<u64>,
     /// Resets decided, and the generation that the last of them ended.
     resets: u64,
     last_reset: Option<GenerationId>,
-    /// What became of its slots' time, by its drivers' events; none before the first.
+    /// Accounts of its slots' time, from its drivers' events; none before the first event.
     accounted: Option<AccountedJob>,
 }
 

@@ -1,5 +1,5 @@
-//! Rules for several lives of a driver in one job. No number is given out twice (D-1). A driver that was succeeded
-//! decides nothing more (D-2).
+//! Rules for several lives of a driver in one job. Each number is given out once (D-1). A driver that was succeeded decides
+//! nothing more (D-2). Called by `cores::driver`.
 
 use elastic_protocol::{GenerationId, Stamp, Term, WorkerId};
 

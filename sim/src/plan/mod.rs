@@ -1,5 +1,5 @@
-//! The plan of a run: which faults happen, and when. It is drawn before the run from random streams of its own.
-//! Leaving one fault out (shrinking) thus shifts no other.
+//! The plan of a run: its faults and their times. It is drawn before the run from random streams of its own. Leaving one fault
+//! out (shrinking) thus shifts no other. Carried out by `cores::faults`.
 
 mod draw;
 
@@ -104,7 +104,7 @@ pub(crate) enum DiskFault {
     Hangs,
 }
 
-/// What stands where a driver's journal stood.
+/// Replacement of a driver's journal that is taken away.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum JournalIntruder {

@@ -1,5 +1,5 @@
-//! The oracle's copy, in digests, of what the journal has acknowledged over all lives of the driver. It is compared
-//! with what a successor loads (D-4), and with what leaves a driver (D-1).
+//! The oracle's copy, in digests, of the records that the journal has acknowledged over all lives of the driver. It is compared
+//! with the records that a successor loads (D-4), and with the numbers that leave a driver (D-1).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
-//! A journal that is taken away while its driver runs, by another hand: nothing stands in its place then, the journal of
-//! this job as the driver found it, or that of another job. The product's store writes its own anew in the first two
-//! cases, and refuses in the third. In memory, where there is no place, only the third one shows.
+//! A journal that somebody takes away while its driver runs. Afterwards nothing stands in its place, or the journal of this job
+//! as the driver found it, or the journal of another job. The product's store writes its own journal anew in the first two
+//! cases, and refuses in the third. A store in memory has no place, so only the third case shows. Part of the state directory.
 
 use std::sync::atomic::Ordering;
 
@@ -92,7 +92,7 @@ impl SimulatedStateDir {
     }
 }
 
-/// What a store in memory says of another journal in its place, as the product's store does of one on a disk.
+/// Error of a store in memory that finds another journal in its place, as the product's store reports it for one on a disk.
 pub(super) fn in_memory() -> JournalError {
     let what = "it is of another job, simulated".to_owned();
     JournalError::Displaced { place: FILE.to_owned(), what }

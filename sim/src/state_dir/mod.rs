@@ -39,7 +39,7 @@ enum Store {
 pub(crate) struct SimulatedStateDir {
     store: Store,
     seed: u64,
-    /// How often the state directory was lost.
+    /// Number of losses of the state directory.
     losses: u64,
     /// Number of handles opened.
     opened: AtomicU64,
@@ -48,7 +48,7 @@ pub(crate) struct SimulatedStateDir {
     archive: Archive,
     /// The journal's bytes as the newest driver found them.
     former: RefCell<Option<Vec<u8>>>,
-    /// What stands in the journal's place, if somebody has taken it away.
+    /// The journal's replacement, if somebody has taken the journal away.
     displaced: Option<Displacement>,
     /// Whether the journal of another job stands there.
     is_anothers: Arc<AtomicBool>,

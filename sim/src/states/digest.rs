@@ -131,7 +131,7 @@ impl<'a> DebugReader<'a> {
     fn end(mut self) -> Vec<StatePart> {
         self.keep_word();
         self.end_part(String::new());
-        // What comes before the first field is the name of the core's type.
+        // The text before the first field is the name of the core's type.
         if self.parts.len() > 1 {
             self.parts.remove(0);
         }

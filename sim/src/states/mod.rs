@@ -1,8 +1,8 @@
-//! Recorded states: what the nodes' cores hold at each look at a run of a committed seed. Decisions show a mistake once it changes
-//! what a node says; a set that is not cleared or a mark that is not set shows in the state at once, and perhaps never in these runs'
-//! decisions. `sim states` compares them with the committed ones (`record`).
+//! Recorded states: the fields of the nodes' cores at each look at a run of a committed seed. Decisions show a mistake only
+//! once it changes the messages of a node. A set that is not cleared or a mark that is not set shows in the state at once, and
+//! perhaps never in these runs' decisions. `sim states` compares the states with the committed ones (`record`).
 //!
-//! So are their outputs, with all that is in them: decisions in words leave out what is no decision.
+//! Outputs of the cores are recorded too, with all their fields: decisions in words leave out fields that are no decision.
 //!
 //! A state is read from its `Debug` text (`digest`), so that the product needs no code for this. Names of fields do not count.
 
@@ -28,7 +28,7 @@ pub struct StatePart {
 }
 
 impl StatePart {
-    /// Adds what follows under the same name.
+    /// Adds the next value under the same name.
     fn append(&mut self, next: Self) {
         self.digest = mix(self.digest, next.digest);
         if let (Some(text), Some(next)) = (&mut self.text, next.text) {
@@ -38,7 +38,7 @@ impl StatePart {
     }
 }
 
-/// What one core holds at one moment, or has put out since the moment before.
+/// State of one core at one moment, or its outputs since the moment before.
 #[derive(Clone, Debug)]
 pub struct StateLook {
     /// World time in nanoseconds.
@@ -81,7 +81,7 @@ impl StateLog {
         self.kept != KeptStates::None
     }
 
-    /// Notes what a core holds, under the name of the core; nothing if states are not wanted.
+    /// Notes the state of a core, under the name of the core; nothing if states are not wanted.
     pub(crate) fn note(&mut self, at: u64, place: TracePlace, core: &str, state: &dyn Debug) {
         if self.is_wanted() {
             let parts = digest::parts(core, state, self.kept == KeptStates::Words);
@@ -89,7 +89,7 @@ impl StateLog {
         }
     }
 
-    /// Notes what a core puts out, under the name of the core; nothing if states are not wanted.
+    /// Notes an output of a core, under the name of the core; nothing if states are not wanted.
     #[inline]
     pub(crate) fn put_out(
         &mut self,
@@ -111,7 +111,7 @@ impl StateLog {
         }
     }
 
-    /// Notes what was put out since the last look. Called as a look begins.
+    /// Notes the outputs since the last look. Called as a look begins.
     pub(crate) fn begin_look(&mut self, at: u64) {
         for ((place, _), part) in std::mem::take(&mut self.outputs) {
             self.looks.push(StateLook { at, place, parts: vec![part] });

@@ -16,7 +16,7 @@ use crate::trace::Recording;
 /// The file.
 const STATES: &str = "states.txt";
 
-/// How the line of a part begins.
+/// Prefix of the line of a part.
 const PART: &str = "part ";
 
 /// First lines of the file.
@@ -137,7 +137,7 @@ impl RecordedStates {
         differing
     }
 
-    /// Writes what the cores hold now.
+    /// Writes the present states of the cores.
     ///
     /// # Errors
     /// [`RecordError::File`].

@@ -1,5 +1,4 @@
-//! What relay and store do, and whether it is right: each output is compared with the model and with what the clients have asked. Part of
-//! `world`.
+//! Checks of relays and store: each output is compared with the model and with the clients' requests. Part of `world`.
 
 use elastic_protocol::NodeId;
 use elastic_store::limits::{
@@ -131,7 +130,7 @@ impl StoreWorld {
         let is_same_life = agent.known_driver == driver;
         agent.known_driver = driver.clone();
         for it in agent.clients.values_mut() {
-            // The same life may have carried out what was on the way: its connections are closed.
+            // The same life may have carried out the requests that were on their way: its connections are closed.
             it.is_refused |= is_same_life;
             it.passed_on = it.done;
         }

@@ -1,5 +1,5 @@
-//! [`StoreClient`]: a process of a worker that speaks torch's protocol to its agent's relay: what it has sent, what it has read, and what
-//! it may send next. Part of `world`.
+//! [`StoreClient`]: a worker's process that speaks torch's protocol to its agent's relay. It holds the requests sent, the
+//! answers read, and the requests that may be sent next. Part of `world`.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use elastic_store::wire::Request;
 use super::model::name;
 use super::script;
 
-/// What is wrong with a client.
+/// Misbehaviour of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ClientFault {
     /// It sends bytes that are no request after so many requests.
@@ -37,7 +37,7 @@ pub(super) struct StoreClient {
     pub(super) socket: VecDeque<u8>,
     /// Whether the relay reads.
     pub(super) is_read: bool,
-    /// Since when it has sent nothing in the middle of a request.
+    /// Time since which it has sent nothing in the middle of a request.
     pub(super) stands_still_since: Option<Time>,
     /// Answers that the relay must write next.
     pub(super) due: VecDeque<Vec<u8>>,
@@ -108,7 +108,7 @@ impl StoreClient {
         matches!(self.fault, Some(ClientFault::Nonsense(after)) if self.sent > after)
     }
 
-    /// Sends the next request, or what it sends in its place.
+    /// Sends the next request, or the faulty bytes in its place.
     pub(super) fn send(&mut self, now: Time) {
         let bytes = script::encode(&self.script[self.sent]);
         match self.fault {
@@ -157,7 +157,7 @@ impl StoreClient {
         Ok(())
     }
 
-    /// What it waits for, in words.
+    /// The request whose answer it waits for, and its progress, in words.
     pub(super) fn waits(&self) -> String {
         let next = self.script.get(self.read).map_or("nothing", |it| name(it));
         format!(

@@ -28,7 +28,7 @@ pub(super) struct PlannedStoreFault {
     /// The number of the event before which it strikes.
     pub(super) at: u64,
     pub(super) fault: StoreFault,
-    /// Chooses whom it strikes.
+    /// Random number that chooses the host or client to strike.
     pub(super) pick: u32,
 }
 

@@ -1,4 +1,5 @@
-//! [`StoreModel`]: what one life of the store must do: its clients, whom it lets wait, whom it answers, whom it disconnects. Part of `world`.
+//! [`StoreModel`]: required behaviour of one life of the store: its clients, the waits that it ends, its answers, and the
+//! clients that it disconnects. Part of `world`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -93,7 +94,7 @@ impl StoreModel {
     /// The store answers a client.
     ///
     /// # Errors
-    /// What is wrong with the answer.
+    /// The mistake in the answer.
     pub(super) fn answered(&mut self, key: ModelKey, bytes: &[u8]) -> Result<(), String> {
         let client = self.clients.get_mut(&key).ok_or("an answer to a client that is not known")?;
         let stamp = client.stamp;
@@ -177,7 +178,7 @@ impl StoreModel {
     /// The store has come to rest.
     ///
     /// # Errors
-    /// What it has not done.
+    /// A duty that the store has not done.
     pub(super) fn settle(&mut self) -> Result<(), String> {
         if let Some((key, missing)) = self.claims.drain(..).find(|(_, missing)| !missing.is_empty())
         {

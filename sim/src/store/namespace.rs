@@ -1,5 +1,5 @@
-//! Keys, values and queues of one generation, as the protocol's definition has them: the reference that the product's answers are compared
-//! with. Part of `model`.
+//! Keys, values and queues of one generation, as the protocol defines them: the reference with which the product's answers are
+//! compared. Part of `model`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,7 +7,7 @@ use elastic_store::wire::Request;
 
 use super::model::shown;
 
-/// What must come of a request.
+/// Required outcome of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum ModelAnswer {
     /// These bytes for the client; none for a request without an answer.

@@ -1,4 +1,5 @@
-//! What a client asks, drawn, and its bytes as torch's client sends them. They are written without the product's code. Part of `client`.
+//! Requests of a client, which are drawn, and their bytes as torch's client sends them. They are written without the product's
+//! code. Part of `client`.
 
 use elastic_store::wire::Request;
 use rand::Rng;
@@ -97,7 +98,7 @@ pub(super) fn rescue() -> Vec<Request> {
     sets.chain(pushes).chain(meets).collect()
 }
 
-/// What a client sends first.
+/// The first bytes that a client sends.
 pub(super) const fn hello() -> [u8; 5] {
     HELLO
 }

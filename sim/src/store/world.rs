@@ -1,5 +1,5 @@
-//! [`StoreWorld`]: a run in mode `store`: one scheduler, which draws what happens next, the driver's store, a relay for each host, and
-//! their clients. Called by `sim::run`.
+//! [`StoreWorld`]: a run in mode `store`: one scheduler, which draws the next step, the driver's store, a relay for each host,
+//! and their clients. Called by `sim::run`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -29,7 +29,7 @@ const MS: u64 = 1_000_000;
 /// Most messages on the way from a relay to the store.
 const ON_THE_WAY_MAX: usize = 8;
 
-/// Events between two looks at what the nodes hold, where states are recorded.
+/// Events between two looks at the states of the nodes, if states are recorded.
 const LOOK_EVERY: u64 = 64;
 
 /// Most events after the last fault until all is answered.
@@ -53,7 +53,7 @@ pub(super) struct SimulatedAgent {
     pub(super) untaken: BTreeMap<u64, usize>,
 }
 
-/// What can happen next.
+/// Steps that the scheduler can draw.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum NextStoreStep {
     Connect(usize),
@@ -156,7 +156,7 @@ impl StoreWorld {
         self.trace.record(self.now, kind, place, numbers, String::new);
     }
 
-    /// Notes what a node decides.
+    /// Notes a decision of a node.
     pub(super) fn decide(&mut self, host: usize, words: impl FnOnce() -> String) {
         self.trace.decisions.note(self.now, TracePlace::agent(host as u32), words);
     }
@@ -169,12 +169,12 @@ impl StoreWorld {
         self.report()
     }
 
-    /// Notes what a core puts out, if states are recorded.
+    /// Notes an output of a core, if states are recorded.
     pub(super) fn put_out(&mut self, place: TracePlace, core: &'static str, output: &dyn Debug) {
         self.trace.states.put_out(self.now, place, core, output);
     }
 
-    /// Notes what the store and the relays hold.
+    /// Notes the states of the store and the relays.
     fn look_at_nodes(&mut self) {
         let (at, states) = (self.now, &mut self.trace.states);
         states.begin_look(at);
@@ -472,7 +472,8 @@ impl StoreWorld {
         self.is_done = true;
     }
 
-    /// The driver dies, and another life of it begins. What was on the way is lost, but for a message that comes late.
+    /// The driver dies, and another life of it begins. Messages on their way are lost, but for one to each host, which may come
+    /// late.
     pub(super) fn replace_driver(&mut self) {
         self.driver_deaths += 1;
         self.driver = driver(self.driver_deaths + 1);

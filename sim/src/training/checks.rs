@@ -1,4 +1,4 @@
-//! What the oracle of mode `training` checks of words to the driver, and of checkpoints. Part of `world`.
+//! Checks of the oracle of mode `training`: messages to the driver, and checkpoints. Part of `world`.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::witness::{GenerationBegin, HeldCommit, mark};
 use super::world::TrainingWorld;
 
 impl TrainingWorld {
-    /// Who is blamed for a failed collective is at fault.
+    /// Checks that the process blamed for a failed collective is at fault.
     pub(super) fn check_blame(&mut self, node: NodeNumber, peer: Option<u32>) {
         let due = self.witness().blamed(node);
         let said = peer.and_then(|rank| self.driver.members.get(rank as usize).copied());
@@ -95,8 +95,8 @@ impl TrainingWorld {
         }
     }
 
-    /// Training has ended while this step was being saved: who has made that commit, and a later one, has answered the order, unless
-    /// the answer is still on its way.
+    /// Training has ended while this step was being saved. A process that has made that commit, and a later one, has answered
+    /// the order, unless the answer is still on its way.
     pub(super) fn check_answers(&self, save: &ScriptedSave) {
         for (number, node) in &self.nodes {
             let is_asked = self.driver.members.contains(number) && !save.saved.contains(number);
@@ -151,7 +151,7 @@ impl TrainingWorld {
         Some(mark(&state, &device))
     }
 
-    /// How the next generation begins: from what the root holds, the newest checkpoint, or the start.
+    /// Required start of the next generation: from the root's commit, the newest checkpoint, or the start of training.
     pub(super) fn begin_from(&mut self, root: NodeNumber, has_commit: bool) -> GenerationBegin {
         let held = self.witness().facts(root).held.filter(|_| has_commit);
         if let Some(held) = held {

@@ -50,7 +50,7 @@ impl SimulatedGroup {
         error
     }
 
-    /// Gives the turn away until what the exchange was told is there.
+    /// Gives the turn away until the thread's wait in the exchange has a result.
     fn wait(&mut self, kind: OperationKind) -> Result<(), CollectiveError> {
         let outcome = self.seat.wait_for_group();
         if let Some(error) = self.aborted() {
@@ -84,7 +84,7 @@ impl SimulatedGroup {
         }
     }
 
-    /// Offers, waits for others, and gives what each of the ranks has offered to this one.
+    /// Offers, waits for the others, and returns the offers of the needed ranks.
     fn exchange(
         &mut self,
         kind: OperationKind,

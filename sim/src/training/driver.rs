@@ -1,6 +1,6 @@
-//! [`ScriptedDriver`]: what a driver does for the simulated training threads, at moments that the scheduler draws: it forms generations of
-//! whoever has arrived, interrupts and aborts them, and orders checkpoints. It is a script, not the product's driver, which the other
-//! modes simulate. Part of `world`.
+//! [`ScriptedDriver`]: acts as the driver of the simulated training threads, at moments that the scheduler draws. It forms
+//! generations of the workers that have arrived, interrupts and aborts them, and orders checkpoints. It is a script, not the
+//! product's driver, which the other modes simulate. Part of `world`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use super::world::TrainingWorld;
 /// The directory of checkpoints.
 pub(super) const DIRECTORY: &str = "checkpoints";
 
-/// Where the driver is.
+/// Phase of the scripted driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ScriptPhase {
     Gather,
@@ -53,7 +53,7 @@ pub(super) struct ScriptedDriver {
     /// The members by rank.
     pub(super) members: Vec<NodeNumber>,
     arrived: BTreeMap<NodeNumber, Option<CommitId>>,
-    /// Where each process that ever attached listens.
+    /// Listening address of each process that ever attached.
     addresses: BTreeMap<NodeNumber, SocketAddr>,
     voted: BTreeSet<NodeNumber>,
     succeeded: BTreeSet<NodeNumber>,
@@ -284,7 +284,7 @@ impl TrainingWorld {
         !driver.leaving.is_empty() || (has_room && self.nodes.keys().any(is_spare))
     }
 
-    /// The driver does what is due.
+    /// The driver takes the actions that are due.
     pub(super) fn driver_acts(&mut self) {
         let stamp = self.driver.stamp;
         match self.driver.phase {
@@ -372,7 +372,7 @@ impl TrainingWorld {
         }
     }
 
-    /// Forms a generation of whoever is there; who is to leave leaves.
+    /// Forms a generation of the workers that have arrived. Workers that are to leave do so first.
     fn form(&mut self) {
         for node in std::mem::take(&mut self.driver.leaving) {
             self.driver.arrived.remove(&node);

@@ -1,5 +1,6 @@
-//! [`GroupExchange`]: the memory through which the simulated groups pass their data, shared by all training threads of a run. An offer
-//! of a rank is there for the others as soon as it is made. Used by `communicator` and `fabric`; the scheduler asks it who can go on.
+//! [`GroupExchange`]: the memory through which the simulated groups pass their data, shared by all training threads of a run.
+//! An offer of a rank is there for the others as soon as it is made. Used by `communicator` and `fabric`. The scheduler asks it
+//! for the threads that can go on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,10 +13,10 @@ pub(super) type NodeNumber = u32;
 /// A group: its generation, and the splits that led to it.
 pub(super) type GroupName = (Stamp, String);
 
-/// What a rank gives to an operation.
+/// Offer of a rank to an operation.
 #[derive(Clone, Debug)]
 pub(super) struct GroupOffer {
-    /// What all ranks agree on; none in a split.
+    /// Signature on which all ranks must agree; none in a split.
     pub(super) signature: Option<OperationSignature>,
     /// One content for each buffer, or for each receiver.
     pub(super) parts: Vec<Vec<u8>>,
@@ -23,20 +24,20 @@ pub(super) struct GroupOffer {
     pub(super) split: Option<(Option<u32>, i32)>,
 }
 
-/// Why a collective fails at one rank, by the plan.
+/// Reason why a collective fails at one rank, by the plan.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum GroupBreak {
     /// The connection to this rank.
     Connection(u32),
     /// This rank has not come in time.
     Deadline(u32),
-    /// What this rank sent is no frame.
+    /// This rank sent bytes that are no frame.
     Garbage(u32),
-    /// The system refused what the rank itself needs.
+    /// The system refused a resource that the rank itself needs.
     System,
 }
 
-/// Why a rank is not there any more.
+/// Reason why a rank is not there any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum GoneRank {
     /// Its process died.
@@ -53,14 +54,14 @@ pub(super) struct ExchangeGroup {
     members: Vec<NodeNumber>,
     /// By number of the operation and rank.
     offers: BTreeMap<(u64, u32), GroupOffer>,
-    /// How many ranks have finished an operation.
+    /// Number of ranks that have finished an operation, by the operation's number.
     finished: BTreeMap<u64, usize>,
     messages: BTreeMap<(u32, u32), VecDeque<Vec<u8>>>,
     gone: BTreeMap<u32, GoneRank>,
     breaks: BTreeMap<u32, GroupBreak>,
 }
 
-/// What a thread waits for.
+/// Wait of a thread.
 #[derive(Clone, Debug)]
 pub(super) enum GroupWait {
     /// All members form.
@@ -71,10 +72,10 @@ pub(super) enum GroupWait {
     Message(GroupName, u32, u32),
 }
 
-/// What came of a wait.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WaitOutcome {
-    /// What was waited for is there.
+    /// The wait is fulfilled.
     There,
     /// It goes on waiting.
     Waits,
@@ -153,7 +154,7 @@ impl GroupExchange {
         self.waits.insert(node, GroupWait::Offers(name.clone(), number, needs));
     }
 
-    /// What a rank offered.
+    /// The offer of a rank to an operation, if it has come.
     pub(super) fn offered_by(
         &self,
         name: &GroupName,
@@ -191,7 +192,7 @@ impl GroupExchange {
         self.groups.get_mut(name)?.messages.get_mut(&(from, to))?.pop_front()
     }
 
-    /// Whether what a thread waits for is there, or never comes.
+    /// Present result of a thread's wait.
     pub(super) fn outcome(&self, node: NodeNumber) -> WaitOutcome {
         let Some(wait) = self.waits.get(&node) else { return WaitOutcome::There };
         match wait {
@@ -259,7 +260,7 @@ impl GroupExchange {
         self.waits.remove(&node);
     }
 
-    /// Breaks what a thread waits for. `pick` chooses the rank that is blamed. None: it waits for nothing that can break.
+    /// Breaks the wait of a thread. `pick` chooses the rank that is blamed. None: the thread waits for nothing that can break.
     pub(super) fn break_wait(
         &mut self,
         node: NodeNumber,

@@ -25,7 +25,7 @@ pub(super) enum TrainingFault {
     Notice,
     /// Something becomes of a training function in its next step.
     Fate(StepFate),
-    /// What a thread waits for breaks.
+    /// The wait of a thread for its group breaks.
     Break(GroupBreak),
     /// A checkpoint is ordered so many steps ahead, or of a step that was passed.
     Save(i64),
@@ -49,7 +49,7 @@ pub(super) struct PlannedStrike {
     /// The number of the event before which it strikes.
     pub(super) at: u64,
     pub(super) fault: TrainingFault,
-    /// Chooses whom it strikes.
+    /// Random number that chooses the process to strike.
     pub(super) pick: u32,
 }
 

@@ -85,7 +85,7 @@ fn fold_of<N: Reduced>(op: ReduceOp, parts: &[&[u8]]) -> Vec<u8> {
     folded
 }
 
-/// The reduction of what each rank gives. Sixteen-bit floats are not simulated.
+/// The reduction of the ranks' contributions. Sixteen-bit floats are not simulated.
 pub(super) fn fold(data_type: DataType, op: ReduceOp, parts: &[&[u8]]) -> Vec<u8> {
     match data_type {
         DataType::F32 => fold_of::<f32>(op, parts),

@@ -1,9 +1,9 @@
-//! [`TrainingJob`]: the job of a seed in mode `training`: data, model, program. Drawn once, before the run.
+//! [`TrainingJob`]: the job of a seed in mode `training`: data, model, program. Drawn once, before the run, by `world`.
 
 use elastic_runtime::random::stream;
 use rand::Rng;
 
-/// How the program goes through its data.
+/// Access of the program to its data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DataAccess {
     /// Batches of each rank.

@@ -1,5 +1,5 @@
-//! [`SimulatedMemory`]: memory beside the state of a simulated training thread, as a GPU's. Its copies end when they are waited for, and
-//! fail by the plan. Added to the state by `program`.
+//! [`SimulatedMemory`]: memory beside the state of a simulated training thread, as a GPU's. Its copies end when they are waited
+//! for, and fail by the plan. Added to the state by `nodes`.
 
 use std::cell::RefCell;
 use std::rc::Rc;

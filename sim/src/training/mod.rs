@@ -1,5 +1,6 @@
-//! Mode `training`: the product's run loop, State, samplers, shards, sync and checkpoints, as threads that take turns. What they do follows
-//! from the seed alone. A script stands for the driver; the other modes simulate the product's.
+//! Mode `training`: the product's run loop, State, samplers, shards, sync and checkpoints, as threads that take turns. Their
+//! behaviour follows from the seed alone. A script stands for the driver; the other modes simulate the product's. Called by
+//! `sim::run`.
 
 mod attempts;
 mod checks;

@@ -1,6 +1,6 @@
-//! [`TrainedState`]: the state that simulated training functions train, and what it must be at each place in the data. Only the
-//! weights, and the counts of samples, follow from training itself; all else is a function of them, so that a part that is of
-//! another moment than the rest shows. Used by `program` and `witness`.
+//! [`TrainedState`]: the state that simulated training functions train, and its required content at each place in the data.
+//! Only the weights, and the counts of samples, follow from training itself. All else is a function of them, so that a part
+//! from another moment than the rest shows. Used by `program` and `witness`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -61,9 +61,9 @@ pub(super) struct TrainedState {
     pub(super) epoch: u64,
     pub(super) consumed: u64,
     pub(super) steps: u64,
-    /// How often training went on in another generation, by the callbacks.
+    /// Number of callbacks that said that training goes on in another generation.
     pub(super) resets: u64,
-    /// The sum of what the samples contribute (sampler).
+    /// The sum of the samples' contributions (sampler).
     pub(super) sum: u64,
     /// The weights (shards).
     pub(super) weights: Vec<f64>,
@@ -93,7 +93,7 @@ fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// What one sample contributes in an epoch.
+/// Contribution of one sample in an epoch.
 pub(super) fn contribution(job: &TrainingJob, epoch: u64, sample: u64) -> u64 {
     mix(mix(job.seed, epoch), sample)
 }
@@ -164,8 +164,7 @@ impl TrainedState {
     }
 }
 
-/// What the state must be: the run of one worker that nothing disturbs, computed without the product's sharing, folding and
-/// commits.
+/// Required state: the undisturbed run of one worker, computed without the product's sharing, folding and commits.
 #[derive(Debug)]
 pub(super) struct UndisturbedRun {
     job: TrainingJob,
@@ -232,7 +231,7 @@ impl UndisturbedRun {
         self.weights[steps as usize].clone()
     }
 
-    /// What is wrong with a state, if anything is.
+    /// The mistake in a state; none if it is right.
     pub(super) fn wrong_with(&mut self, state: &TrainedState) -> Option<String> {
         let job = self.job.clone();
         let (epoch, consumed) = (state.epoch, state.consumed);

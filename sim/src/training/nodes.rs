@@ -33,14 +33,14 @@ pub(super) const TERM: Term = Term(1);
 /// The job's id.
 pub(super) const JOB: JobId = JobId(uuid::Uuid::from_u128(7));
 
-/// What a process says to the driver's node.
+/// Message of a process to the driver's node.
 #[derive(Clone, Debug)]
 pub(super) enum NodeWord {
     Driver(WorkerToDriver),
     Vote(Vote),
 }
 
-/// What all processes of a run share.
+/// Objects that all processes of a run share.
 #[derive(Clone)]
 pub(super) struct NodeSurroundings {
     pub(super) job: TrainingJob,
@@ -210,7 +210,7 @@ impl TrainingNode {
         progress
     }
 
-    /// Carries out what the core wants, as the State's actor does.
+    /// Carries out the outputs of the core, as the State's actor does.
     pub(super) fn carry_out(&mut self, now: Time) {
         while let Some(output) = self.core.poll_output() {
             match output {
@@ -302,7 +302,7 @@ fn train(
     run_loop(state, &mut membership, |worker, state| function.call(worker, state))
 }
 
-/// Trains in a world of one without a driver, on the calling thread. What is wrong then, the witness knows.
+/// Trains in a world of one without a driver, on the calling thread. Mistakes are reported to the witness.
 pub(super) fn train_alone(around: &NodeSurroundings) {
     let seat = Arc::new(ThreadSeat::new(0, None, &around.exchange, &around.witness));
     let (state, memories) = initial_state(&around.job, &seat);

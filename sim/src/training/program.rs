@@ -1,4 +1,4 @@
-//! The training function of the simulated training threads, and the steps of its life that the oracle is told of. Run by the product's
+//! The training function of the simulated training threads, which tells the oracle each step of its life. Run by the product's
 //! run loop; made by `nodes`.
 
 use std::panic::resume_unwind;
@@ -48,7 +48,8 @@ impl TrainingFunction {
             (None, false, Ok(())) => FunctionEnd::Finished,
             (None, false, Err(_)) => FunctionEnd::Failing,
         };
-        // What is committed at the end, or not at all, is what there is now.
+        // The present content counts as the commit if training has finished, or was interrupted at a check, where nothing is
+        // committed.
         if end == FunctionEnd::Finished || (end == FunctionEnd::Kept && !seen.1) {
             let content = self.mark(state);
             let mut witness = seat.witness();
@@ -283,7 +284,7 @@ impl TrainingFunction {
             let was_aborted = is_aborted();
             let content = self.mark(state);
             seat.witness().check_state(node, state);
-            // The witness is told first: what the thread says at the boundary is judged by it.
+            // The witness is told first, since it judges the thread's messages at the boundary by this commit.
             let held = seat.witness().facts(node).held;
             if !was_aborted && seen.0.is_none() {
                 seat.witness().committed(node, content, worker.rank() == 0);

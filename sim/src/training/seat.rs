@@ -1,4 +1,4 @@
-//! [`ThreadSeat`]: what a training thread and the scheduler share of one process. Made by `nodes`.
+//! [`ThreadSeat`]: the data of one process that its training thread and the scheduler share. Made by `nodes`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::exchange::{GroupBreak, GroupExchange, GroupName, NodeNumber, WaitOutc
 use super::turnstile::{ThreadHalt, Turnstile};
 use super::witness::Witness;
 
-/// What the plan has a training function do in its next step.
+/// Event that the plan causes in a training function's next step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum StepFate {
     /// Return an error.
@@ -26,7 +26,7 @@ pub(super) enum StepFate {
     LoseCopy,
 }
 
-/// What the plan has in store for a process.
+/// Orders of the plan for a process.
 #[derive(Debug, Default)]
 pub(super) struct SeatOrders {
     pub(super) fate: Option<StepFate>,
@@ -42,7 +42,7 @@ pub(super) struct ThreadSeat {
     /// None in a world of one without a driver, which has no turns.
     pub(super) turnstile: Option<Turnstile>,
     pub(super) abort: AbortHandle,
-    /// What the thread has told its State and the State has not heard.
+    /// Messages of the thread that its State has not heard.
     pub(super) told: Mutex<VecDeque<ThreadMessage>>,
     orders: Mutex<SeatOrders>,
     exchange: Arc<Mutex<GroupExchange>>,
@@ -91,12 +91,12 @@ impl ThreadSeat {
         }
     }
 
-    /// Whether the process was killed: what its thread says while it unwinds is heard by nobody.
+    /// Whether the process was killed: nobody hears the messages of its thread while it unwinds.
     pub(super) fn is_killed(&self) -> bool {
         self.turnstile.as_ref().is_some_and(Turnstile::is_killed)
     }
 
-    /// Thread: gives the turn away until what the exchange was told to wait for has come to something.
+    /// Thread: gives the turn away until its wait in the exchange has a result.
     pub(super) fn wait_for_group(&self) -> WaitOutcome {
         self.halt_at(ThreadHalt::Group);
         let mut exchange = self.exchange();
@@ -105,7 +105,7 @@ impl ThreadSeat {
         outcome
     }
 
-    /// Thread: tells the witness who is at fault where a wait for a group has failed.
+    /// Thread: tells the witness the process at fault when a wait for a group has failed.
     pub(super) fn tell_blame(&self, outcome: &WaitOutcome, group: &GroupName) {
         let rank = match outcome {
             WaitOutcome::There | WaitOutcome::Waits => return,

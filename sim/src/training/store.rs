@@ -18,7 +18,7 @@ use super::turnstile::ThreadHalt;
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunStore {
     pub(super) files: MemoryFiles,
-    /// How many of the next listings fail.
+    /// Number of the next listings that fail.
     unlisted: Arc<AtomicU32>,
 }
 

@@ -1,5 +1,6 @@
-//! [`Turnstile`]: whose turn it is. A training thread is a thread of the system; at most one of them, or the scheduler, runs at a
-//! moment, so that a run is one order of steps, which the scheduler draws. Used by `seat`.
+//! [`Turnstile`]: passes the turn between a training thread and the scheduler. A training thread is a thread of the system. At
+//! most one of them, or the scheduler, runs at a moment, so that a run is one order of steps, which the scheduler draws. Used
+//! by `seat` and `nodes`.
 
 use std::panic::resume_unwind;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use std::time::Duration;
 /// a circle.
 const TURN_MAX: Duration = Duration::from_secs(20);
 
-/// How a training thread ended.
+/// End of a training thread.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum SimulatedThreadEnd {
     /// `run_loop` returned without an error.
@@ -22,7 +23,7 @@ pub(super) enum SimulatedThreadEnd {
     Killed,
 }
 
-/// Where a training thread stands still.
+/// Place at which a training thread stands still.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum ThreadHalt {
     /// It has not begun, or has paused between two steps of its own: it goes on whenever it has the turn.
@@ -35,7 +36,7 @@ pub(super) enum ThreadHalt {
     Ended(SimulatedThreadEnd),
 }
 
-/// What unwinds the thread of a killed process.
+/// Panic payload that unwinds the thread of a killed process.
 pub(super) struct Killed;
 
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl Turnstile {
         (!timeout.timed_out()).then(|| state.halt.clone())
     }
 
-    /// Scheduler: where the thread stands.
+    /// Scheduler: the place at which the thread stands still.
     pub(super) fn halt(&self) -> ThreadHalt {
         self.lock().halt.clone()
     }

@@ -1,5 +1,6 @@
-//! [`Witness`]: what truly is at each training thread, and the oracle of mode `training`: it compares what the product's code says and
-//! restores with what the training functions have seen themselves. Written to by the training threads and the scheduler, one at a time.
+//! [`Witness`]: records the true state at each training thread, and is the oracle of mode `training`. It compares messages and
+//! restored states of the product's code with the training functions' own observations. Written to by the training threads and
+//! the scheduler, one at a time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ pub(super) struct HeldCommit {
     pub(super) mark: u64,
 }
 
-/// How a training function ends.
+/// End of a training function.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FunctionEnd {
     /// At a boundary: live state is kept.
@@ -34,7 +35,7 @@ pub(super) enum FunctionEnd {
     Failing,
 }
 
-/// How a generation must begin.
+/// Required start of a generation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GenerationBegin {
     pub(super) held: HeldCommit,
@@ -43,7 +44,7 @@ pub(super) struct GenerationBegin {
     pub(super) root: NodeNumber,
 }
 
-/// What is known of one process.
+/// The oracle's knowledge of one process.
 #[derive(Debug, Default)]
 pub(super) struct NodeFacts {
     pub(super) held: Option<HeldCommit>,
@@ -64,17 +65,17 @@ pub(super) struct NodeFacts {
     drawn: u64,
     checked: u64,
     end: Option<FunctionEnd>,
-    /// Whom a failed collective must blame; none: nobody.
+    /// Process that a failed collective must blame; none: no process.
     blamed: Option<NodeNumber>,
-    /// Whom it had to blame when it first told of a failure in the generation that failed last.
+    /// Process that it had to blame when it first told of a failure in the generation that failed last.
     blame_told: Option<NodeNumber>,
     failed: Option<Stamp>,
-    /// How often a callback was called since the last begin.
+    /// Number of callbacks since the last begin.
     called_back: u32,
     pub(super) note: String,
     /// The last value that was reported.
     pub(super) reported: Option<f64>,
-    /// Where a bit of its replica was flipped: the generation, and the first commit that has it.
+    /// The last bit flip in its replica: the generation, and the first commit that has it.
     flipped: Option<(Stamp, u64)>,
     pub(super) address: Option<SocketAddr>,
 }
@@ -150,7 +151,7 @@ impl Witness {
         self.facts(node).called_back += 1;
     }
 
-    /// How often callbacks have run since the last begin.
+    /// Number of callbacks since the last begin.
     pub(super) fn callbacks(&mut self, node: NodeNumber) -> u32 {
         self.facts(node).called_back
     }
@@ -262,7 +263,7 @@ impl Witness {
         is_first
     }
 
-    /// Where a bit of the replica was flipped last.
+    /// The last bit flip in the replica: the generation, and the first commit that has it.
     pub(super) fn flipped_at(&mut self, node: NodeNumber) -> Option<(Stamp, u64)> {
         self.facts(node).flipped
     }

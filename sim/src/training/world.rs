@@ -1,5 +1,5 @@
-//! [`TrainingWorld`]: a run in mode `training`: one scheduler, which draws what happens next, the processes, the driver's script and the
-//! oracle. Called by `sim::run`.
+//! [`TrainingWorld`]: a run in mode `training`: one scheduler, which draws the next step, the processes, the driver's script
+//! and the oracle. Called by `sim::run`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,7 +30,7 @@ use crate::trace::{Recording, RunTrace, TraceKind, TracePlace};
 /// Most events after the last fault until the job has ended.
 const EVENTS_TO_END_MAX: u64 = 60_000;
 
-/// Events between two looks at what the States hold, where states are recorded.
+/// Events between two looks at the States, if states are recorded.
 const LOOK_EVERY: u64 = 64;
 
 /// Most processes that are there at once.
@@ -38,7 +38,7 @@ const NODES_MAX: usize = 8;
 
 const MS: u64 = 1_000_000;
 
-/// What can happen next.
+/// Steps that the scheduler can draw.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum NextStep {
     /// A training thread has the turn.
@@ -188,12 +188,12 @@ impl TrainingWorld {
         self.note_commands();
     }
 
-    /// Notes what a process decides.
+    /// Notes a decision of a process.
     fn decide(&mut self, node: NodeNumber, words: impl FnOnce() -> String) {
         self.trace.decisions.note(self.now, TracePlace { host: node, slot: 0 }, words);
     }
 
-    /// Notes what the States have commanded their threads since the last event.
+    /// Notes the States' commands to their threads since the last event.
     fn note_commands(&mut self) {
         for (number, node) in &mut self.nodes {
             for command in node.commanded.drain(..) {
@@ -232,7 +232,7 @@ impl TrainingWorld {
         train_alone(&around);
     }
 
-    /// Notes what the States hold.
+    /// Notes the contents of the States.
     fn look_at_nodes(&mut self) {
         for (number, node) in &self.nodes {
             let place = TracePlace { host: *number, slot: 0 };
@@ -428,7 +428,7 @@ impl TrainingWorld {
         }
     }
 
-    /// Who is there, and what is waited for, in words.
+    /// State of the driver's script, and the waits of all processes, in words.
     fn waits(&self) -> String {
         let halt = |node: &TrainingNode| node.seat.turnstile.as_ref().map(Turnstile::halt);
         let halts: Vec<_> = self.nodes.iter().map(|(number, node)| (number, halt(node))).collect();
@@ -457,7 +457,7 @@ impl TrainingWorld {
         }
     }
 
-    /// Notes what stands in the files of checkpoints in the end.
+    /// Notes the content of the checkpoint files at the end of the run.
     fn decide_files(&mut self) {
         if !self.trace.decisions.is_wanted() {
             return;

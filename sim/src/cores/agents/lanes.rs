@@ -1,5 +1,5 @@
-//! A lane of an agent's process that does not answer, and how the agent tells of it. Faults block and release it;
-//! `truth` compares it with the driver's status.
+//! Lanes of an agent's process that do not answer, and the agent's reports of them. Faults block and release a lane.
+//! `truth` compares the reports with the driver's status.
 
 use elastic_agent::HostChange;
 use elastic_protocol::messages::LaneStatus;

@@ -55,13 +55,13 @@ pub(super) struct SimulatedHost {
     pub(super) extra_delay: u64,
     /// Extra delay of collectives' results at this host, in nanoseconds.
     pub(super) data_delay: u64,
-    /// How many times as slowly data comes in from other hosts.
+    /// Slow-down factor of the data that comes in, by sending host.
     pub(super) slow_data: BTreeMap<u32, u64>,
     /// Number of active faults under which its health checks fail, and the world time at which the last one ended.
     pub(super) sick: u32,
     pub(super) sick_until: u64,
     pub(super) slow_times: u64,
-    /// How many times as long the steps of single slots take.
+    /// Slow-down factor of the training steps, by slot.
     pub(super) slow_slots: BTreeMap<u32, u64>,
     /// World time at which the last step ends that was begun while the host was slow.
     pub(super) slow_until: u64,
@@ -121,15 +121,15 @@ pub(super) struct AgentLife {
     pub(super) left_at: Option<u64>,
     /// World time at which the host was asked to leave.
     pub(super) drained_at: Option<u64>,
-    /// World time at which the agent lost its last driver, and whether it has heard a driver's welcome since. What actors hear is
-    /// not looked into: there it is the first loss.
+    /// World time at which the agent lost its last driver, and whether it has heard a driver's welcome since. If the agent is
+    /// an actor, its incoming messages are not inspected: the first loss counts.
     pub(super) alone_since: Option<u64>,
     pub(super) is_welcomed: bool,
     /// World time at which a driver has welcomed it in the session that it has.
     pub(super) in_session_since: Option<u64>,
 }
 
-/// Where an agent's logic runs.
+/// Form in which an agent's logic runs.
 #[derive(Debug)]
 enum AgentSeat {
     /// A core that the world calls.
@@ -191,7 +191,7 @@ impl AgentLife {
 }
 
 impl SimulatedHost {
-    /// How many times as long as usual the steps of a slot take.
+    /// Slow-down factor of the training steps of a slot, 1 if nothing slows them.
     pub(super) fn times_of(&self, slot: u32) -> u64 {
         self.slow_slots.get(&slot).copied().unwrap_or(1).max(self.slow_times)
     }

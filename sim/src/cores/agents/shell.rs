@@ -1,5 +1,4 @@
-//! Inputs of an agent's core, and how its outputs are carried out. The world calls it for frames, link events and
-//! timers.
+//! Inputs of an agent's core, and the effects of its outputs. The world calls it for frames, link events and timers.
 
 use elastic_agent::core::{AgentCore, AgentOutput, DriverLink};
 use elastic_protocol::messages::{AgentToDriver, DriverToAgent};

@@ -1,5 +1,5 @@
-//! The commit with which training has ended is saved before the job's end is told (C-1), unless the driver has said that it could not
-//! be. Called where the driver's events and its result are looked at.
+//! Rule: the commit with which training has ended is saved before the job's end is told (C-1), unless the driver has said that
+//! it could not be. Called for the driver's events and its result.
 
 use super::super::World;
 
@@ -26,7 +26,7 @@ impl World {
         self.driver.before_stop.forget();
     }
 
-    /// Until when the driver may wait for the last save where the storage hangs.
+    /// World time until which the driver may wait for the last save if the storage hangs.
     pub(in crate::cores) fn last_save_until(&self) -> u64 {
         if self.scenario.driver.checkpoint.is_none() || !self.storage.hangs_in(self.driver.stamp) {
             return 0;

@@ -1,5 +1,5 @@
-//! A job that is asked to end while it trains saves a commit first (C-1), unless the driver says why it could not. Called where
-//! the operator's request strikes, and where the driver's events are looked at.
+//! Rule: a job that is asked to end while it trains saves a commit first (C-1), unless the driver says why it could not. Called
+//! for the operator's request and for the driver's events.
 
 use elastic_protocol::JobOutcome;
 
@@ -14,7 +14,7 @@ const BEHIND_NS: u64 = 1_000 * MS;
 pub(in crate::cores) struct SaveBeforeStop {
     /// The step that all members had committed then.
     committed: Option<u64>,
-    /// Until when the driver lets the job's end wait for a save.
+    /// World time until which the driver lets the job's end wait for a save.
     pub(in crate::cores) until: Option<u64>,
 }
 

@@ -1,5 +1,6 @@
-//! How much a loss of every process may cost (C-1): while nothing is wrong with the storage, a checkpoint is whole one interval, and the
-//! time that a save takes, after the one before. Called by `bounds` wherever the job is undisturbed.
+//! Bound on the work that a loss of all processes costs (C-1). While nothing is wrong with the storage, each checkpoint becomes
+//! whole within one interval and the time of one save after the previous one. Called by `bounds` whenever the job is
+//! undisturbed.
 
 use elastic_driver::CheckpointEvery;
 

@@ -1,5 +1,5 @@
-//! Durable checkpoints of the simulated programs, on storage that all hosts share: parts take their time, fail, or hang, and the
-//! storage loses power (`storage`).
+//! Durable checkpoints of the simulated programs, on storage that all hosts share. Parts take their time, fail, or hang, and
+//! the storage loses power (`storage`). Part of the simulated world.
 
 mod at_the_end;
 pub(in crate::cores) mod before_stop;
@@ -168,7 +168,7 @@ impl World {
         self.tell(process, ThreadTell::Checkpoint(outcome));
     }
 
-    /// Checks what the driver says of checkpoints.
+    /// Checks the driver's report that a checkpoint is saved.
     pub(super) fn check_checkpoint_told(&mut self, step: u64) {
         self.storage.note_settled(self.now);
         self.driver.saved_unstored = Some((step, self.batches));

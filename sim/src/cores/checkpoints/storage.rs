@@ -1,6 +1,6 @@
 //! The storage that all simulated hosts share: the shipped format (`elastic-checkpoint`) on a file system in memory, which is
-//! full now and then, and loses power in the middle of an operation. Beside it stands what was truly written, by which each
-//! answer is judged (C-1). Used by `checkpoints`.
+//! full now and then, and loses power in the middle of an operation. A record of the actual writes stands beside it, and each
+//! answer is compared with this record (C-1). Used by `checkpoints`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ const MODEL_BYTES: usize = 48;
 /// A save of a job: of this generation, at this step.
 pub(in crate::cores) type SaveKey = (JobNumber, Stamp, u64);
 
-/// What came of an operation.
+/// Result of a storage operation.
 pub(super) enum StorageResult {
     /// It is done, and safe.
     Done,
@@ -218,7 +218,7 @@ impl SharedStorage {
         if sealed.len() > SEALED_KEPT {
             sealed.pop_first();
         }
-        // What a save before it has left behind is removed with the old checkpoints.
+        // Parts that earlier saves have left behind are removed with the old checkpoints.
         self.withdraw(job, |other| other <= step);
     }
 

@@ -53,8 +53,8 @@ impl World {
         }
     }
 
-    /// The rank that a process names whose links to this rank have broken. The rank itself names a peer: it would name
-    /// itself only for what its own system has refused it.
+    /// The rank that a process names after the links to the rank `broken` have broken. If that is its own rank, it
+    /// names a peer: it would name itself only for a resource that its own system has refused it.
     fn peer_of_broken_link(&self, process: u32, broken: u32) -> Option<u32> {
         let entry = &self.processes[process as usize];
         let (own, generation) = (entry.program.rank, entry.program.generation);

@@ -1,4 +1,5 @@
-//! Deadlines of collectives (G-9): a collective that waits too long fails, and its failure names the missing rank.
+//! Deadlines of collectives (G-9): a collective that waits too long fails, and its failure names the missing rank. Part
+//! of the simulated world.
 
 use elastic_protocol::Stamp;
 
@@ -19,7 +20,7 @@ impl World {
     }
 
     /// Deadline of the collective that a thread has entered. A group must be formed before the driver's deadline, so
-    /// that members name the peer whom they miss before the driver puts them out.
+    /// that members name the missing peer before the driver puts them out.
     fn limit_ns(&self, process: u32) -> u64 {
         let is_forming = self.processes[process as usize].program.operation == 0;
         let form = (self.scenario.driver.deadlines.form * 3 / 4).as_nanos() as u64;

@@ -1,5 +1,6 @@
-//! Simulated collectives. They block until all ranks have entered, break when a peer's process dies, and return at
-//! once on the abort word. They may deliver late, which the generation's tag must catch (G-4).
+//! Simulated collectives. They block until all ranks have entered, break when a peer's process dies, and return at once
+//! on the abort word. They may deliver late, which the generation's tag must catch (G-4). Called by the simulated
+//! training programs.
 
 mod breaking;
 mod deadlines;

@@ -1,15 +1,16 @@
-//! Rule: the end that the operator asks for is told in time, although the driver's disk stores nothing any more (G-9,
-//! Without a record of it a driver that is started again would go on with the job: a disk has its time to store
-//! the end, and a disk that never does must not keep the job alive. The disk is whole again for the next driver.
+//! Rule: a job that the operator ends is over in time, even if the driver's disk stores nothing any more (G-9, X-17). A
+//! restarted driver would go on with a job whose end is not recorded, so the driver first gives the disk time to store
+//! the end. A disk that never does must not keep the job alive. The disk works again for the next driver. Called by
+//! faults and at each look in time.
 
 use super::super::bounds::SLACK_NS;
 use super::super::{MS, World};
 use super::DriverLife;
 
-/// How long the end of a job may take to be stored before it is told all the same.
+/// Time for which a driver tries to store the end of a job before it tells the end all the same.
 const STORED_WITHIN_NS: u64 = 60_000 * MS;
 
-/// The same where the operator has asked a second time.
+/// The same after the operator's second request.
 const STORED_AT_ONCE_WITHIN_NS: u64 = 1_000 * MS;
 
 /// An end that a driver was asked for on a disk that stores nothing any more.

@@ -273,8 +273,8 @@ impl World {
         self.reopen_all();
     }
 
-    /// Checks a worker that the driver stops (G-5): the only holder of an acknowledged commit is not put out for
-    /// being late, nor for what its own system refuses it.
+    /// Checks a worker that the driver stops (G-5): the only holder of an acknowledged commit is put out neither for being late
+    /// nor for a resource that its own system refuses it.
     fn check_stop(&mut self, process: u32, reason: &str) -> Result<(), String> {
         let life = self.driver.life;
         let entry = &mut self.processes[process as usize];
@@ -282,7 +282,7 @@ impl World {
             // State on a blacklisted host is lost with it, as the user has asked.
             entry.put_out_by = Some(life);
         }
-        // By restart, the other members of a generation are stopped for what ended it.
+        // By restart, the other members of a generation are stopped too, and the reason names the cause that ended it.
         let is_own_silence = !reason.starts_with("its generation ended");
         let link = entry.link;
         if reason == "it did not come back" && self.was_deaf(link, JUDGED_WITHIN_NS) {
@@ -290,7 +290,7 @@ impl World {
         }
         let entry = &mut self.processes[process as usize];
         if is_own_silence && reason.contains("was not heard for") {
-            // The worker stands still, nobody knows for how long. What it holds is lost with it.
+            // The worker stands still for an unknown time. The state that it holds is lost with it.
             entry.put_out_by = Some(life);
             let (link, id) = (entry.link, entry.id.clone());
             if self.driver_acts_since(JUDGED_WITHIN_NS) && !self.was_deaf(link, JUDGED_WITHIN_NS) {
@@ -313,8 +313,8 @@ impl World {
         let mut others = self.hosts.iter().flat_map(|host| &host.processes);
         let elastic = self.scenario.driver.deadlines.elastic.as_nanos() as u64 / 100 * 97;
         if began + elastic <= self.now || life != self.newest {
-            // The elastic timeout ends every wait. A former driver that stood still knows nothing of who died meanwhile; its lease has
-            // ended, and nodes that know its successor turn it away.
+            // The elastic timeout ends every wait. A former driver that stood still does not know the workers that died
+            // meanwhile. Its lease has ended, and nodes that know its successor turn it away.
             self.processes[process as usize].put_out_by = Some(life);
             return Ok(());
         }
@@ -335,7 +335,7 @@ impl World {
         ))
     }
 
-    /// Whether a process has died after the driver may have decided what it tells now: its words wait for the journal.
+    /// Whether a process has died after the driver may have decided its present messages: these wait for the journal.
     pub(super) fn has_just_died(&self, process: &SimulatedProcess) -> bool {
         let refused_since = self.driver.refused_since.unwrap_or(self.now);
         let decided_at = refused_since.saturating_sub(HELD_NS + 4 * self.scenario.sync_ns);

@@ -1,4 +1,5 @@
-//! Inputs of the driver's node where it consists of cores: frames, timers, and messages between its cores.
+//! Inputs of the driver's node if it consists of cores: frames, timers, and messages between its cores. Part of the simulated
+//! world.
 
 use elastic_driver::{DriverInput, ElasticMode};
 use elastic_host_manager::JoinDecision;

@@ -1,6 +1,6 @@
-//! Rule D-3: the driver's death or pause alone neither resets the job nor stops a worker. An interregnum begins when
-//! the driver dies or stands still, a generation trains, and nothing else has happened for a while. As long as
-//! nothing else happens, the generation must go on.
+//! Rule D-3: the driver's death or pause alone neither resets the job nor stops a worker. An interregnum begins when the driver
+//! dies or stands still while a generation trains and nothing else has happened for a while. As long as nothing else happens,
+//! the generation must go on. Called for the driver's deaths and pauses, and for every disturbance.
 
 use elastic_protocol::Stamp;
 

@@ -1,5 +1,5 @@
-//! The driver's journal: opened before a life of the driver begins, written as its core asks. Outputs that depend on
-//! a record leave the driver once the store has answered, which takes time.
+//! The driver's journal. It is opened before a life of the driver begins, and written at the request of the driver's core.
+//! Outputs that depend on a record leave the driver once the store has answered, which takes time. Part of the simulated world.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,5 @@
-//! The lives of the driver's process: the newest, former ones that still exist, and which of them a node reaches.
+//! The lives of the driver's process: the newest, former ones that still exist, and the one that a node reaches. Part
+//! of the simulated world.
 
 use elastic_protocol::Term;
 use rand::Rng;
@@ -6,7 +7,7 @@ use rand::Rng;
 use super::super::{MS, World};
 use super::DriverLife;
 
-/// Time within which a driver that can act again has told what it could not tell before.
+/// Time within which a driver that can act again has sent its delayed messages.
 const TOLD_WITHIN_NS: u64 = 3_000 * MS;
 
 impl World {
@@ -41,7 +42,7 @@ impl World {
         driver.runs() && self.disk_faults.is_empty() && since + passed <= self.now
     }
 
-    /// Whether what the driver tells now may have been decided long ago: its words wait for the journal.
+    /// Whether the driver's messages may have been decided long ago: they wait for the journal.
     pub(in crate::cores) fn are_words_late(&self) -> bool {
         !self.driver_acts_since(TOLD_WITHIN_NS)
     }
@@ -51,8 +52,8 @@ impl World {
         self.terms.get(life as usize).copied().unwrap_or_default()
     }
 
-    /// The life of the driver that a node of a job reaches; if there are several, a random one of them. Where the
-    /// transport turns succeeded drivers away, its term is not below the last term that the node met.
+    /// The life of the driver that a node of a job reaches. If there are several, one of them is drawn. If the
+    /// transport turns succeeded drivers away, the life's term is not below the last term that the node met.
     pub(in crate::cores) fn life_in_reach(&mut self, job: Option<u32>, met: Term) -> Option<u32> {
         let turns_away = self.scenario.turns_away;
         let answers = |driver: &&DriverLife| {

@@ -48,7 +48,7 @@ use crate::decisions::words;
 use crate::oracle::Cooldowns;
 use crate::scenario::Scenario;
 
-/// Allowance for what nodes do by the end of a driver's wait for them.
+/// Allowance for the actions of nodes at the end of a driver's wait for them.
 const LATE_NS: u64 = 1_000 * MS;
 
 /// Messages between the parts of the driver's node, where they are cores.
@@ -68,7 +68,7 @@ enum LocalMessage {
 }
 
 impl LocalMessage {
-    /// What the message says, for the recorded decisions.
+    /// The message in words, for the recorded decisions.
     fn words(&self) -> String {
         match self {
             Self::Open { stamp, members, budget } => {
@@ -103,7 +103,7 @@ pub(super) enum ObservedPhase {
     Over,
 }
 
-/// Where the driver's logic runs.
+/// Form in which the driver's logic runs.
 #[derive(Debug)]
 pub(super) enum DriverSeat {
     /// Cores that the world calls.
@@ -170,7 +170,7 @@ pub(super) struct DriverLife {
     pub(super) continued_at: u64,
     /// World time by which the predecessor's nodes must be back, if this life has taken over.
     pub(super) settled_at: u64,
-    /// World time from which on this life knows again who is gone, after a long stop.
+    /// World time from which on this life knows which nodes are gone, after a long stop.
     pub(super) knows_from: u64,
     /// Events that came while the process stood still.
     pub(super) frozen: Vec<Happening>,
@@ -190,7 +190,8 @@ pub(super) struct DriverLife {
     pub(super) peers_armed: u64,
     /// World time at which the disk last refused a batch of records.
     pub(super) refused_batch_at: Option<u64>,
-    /// World time since which it has refused each; none once it has stored one, and what waited for that is told.
+    /// World time since which it has refused each batch; none once it has stored one, and the messages that waited for that
+    /// batch are sent.
     pub(super) refused_since: Option<u64>,
     polls: u64,
     /// World time at which the list of hosts last changed.
@@ -208,7 +209,7 @@ pub(super) struct DriverLife {
     pub(in crate::cores) saved_unstored: Option<(u64, u64)>,
     /// Workers whose death has ended a generation under this driver.
     deaths: BTreeSet<Incarnation>,
-    /// Whom the driver must part from others.
+    /// Hosts and workers that the driver must part from others.
     parting: PartingDue,
     /// Workers whose exit status the driver has taken.
     pub(in crate::cores) explained: BTreeSet<Incarnation>,

@@ -1,4 +1,4 @@
-//! Outputs of the driver's core: how they are carried out, and what the oracle checks at each.
+//! Outputs of the driver's core: their effects, and the oracle's checks of each. Part of the simulated world.
 
 use std::time::SystemTime;
 
@@ -12,10 +12,10 @@ use super::super::{Happening, MS, NONE, World};
 use super::{LocalMessage, ObservedPhase};
 use crate::trace::{TraceKind, TracePlace};
 
-/// How long ago a worker may have died of whose end nobody has told the driver.
+/// Longest time for which the driver may count on a dead worker whose end it has not been told.
 const UNTOLD_NS: u64 = 10_000 * MS;
 
-/// Words of the reason for which a host is left out that does not reach others.
+/// Part of the reason for leaving out a host that does not reach others.
 const PARTED: &str = "do not reach each other";
 
 /// Longest time that a member's word of its first commit takes to the driver.
@@ -144,7 +144,7 @@ impl World {
         ))
     }
 
-    /// Checks G-5 for a host that is left out since it and others do not reach each other: others hold what it holds.
+    /// Checks G-5 for a host that is left out because it and others do not reach each other: others hold its commit.
     fn check_parted_without_the_commit(&self, host: &HostName, reason: &str) -> Result<(), String> {
         let acknowledged = self.oracle.acknowledged(self.driver.job);
         let Some(samples) = acknowledged.filter(|_| reason.contains(PARTED)) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Whom the driver must part from others before it forms the next generation: of hosts that do not reach each other one, and
-//! a worker to which its own system refuses what forming needs. Called with the driver's events.
+//! Partings before the next generation: the driver must leave out one of two hosts that do not reach each other, and a worker
+//! whose own system refuses a resource that forming needs (G-9). Called with the driver's events.
 
 use elastic_driver::EventKind;
 use elastic_protocol::messages::UnreachableHost;
@@ -10,18 +10,19 @@ use super::super::{MS, World};
 /// Generations in a row that break between two hosts before something must follow from it.
 const BREAKS_MAX: u32 = 3;
 
-/// Time without another fault from which it is clear who holds what, and who is heard.
+/// Time without another fault after which the holders of commits, and the nodes that are heard, are known.
 const CLEAR_AFTER_NS: u64 = 3_000 * MS;
 
-/// The words of what a system refuses a simulated worker.
+/// Error message of a simulated system that refuses a worker a resource for forming.
 pub(in crate::cores) const REFUSAL: &str = "too many open files";
 
-/// What the next generation must not be formed without.
+/// Partings that must precede the next generation.
 #[derive(Debug, Default)]
 pub(super) struct PartingDue {
-    /// Hosts that have not reached each other too often. A host is parted, or it is said that none can be spared.
+    /// Two hosts that have failed to reach each other too often. One of them is parted, or the driver says that none can be
+    /// spared.
     quarrel: Option<UnreachableHost>,
-    /// A worker that was refused, while others keep what it holds.
+    /// A worker whose system refused a resource that forming needs, while other members keep the commit that it holds.
     refused: Option<WorkerId>,
 }
 
@@ -29,7 +30,7 @@ impl World {
     /// Follows the driver's events.
     ///
     /// # Errors
-    /// A generation is formed although nothing has followed from what came before.
+    /// A generation is formed although a parting that was due has not followed.
     pub(super) fn check_parting(&mut self, kind: &EventKind) -> Result<(), String> {
         if let EventKind::HostUnreachable(report) = kind {
             self.check_witness(report)?;

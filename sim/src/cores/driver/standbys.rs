@@ -1,5 +1,5 @@
-//! Drivers that stand by for the one that leads: which addresses a driver tells its nodes, and its job's way to one of them. Where the
-//! driver consists of cores only.
+//! Standby drivers: their addresses, which the driver tells its nodes, and the handover of the job to one of them. They exist
+//! only if the driver consists of cores. Called for faults and at looks in time.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use elastic_protocol::{JobOutcome, NodeId};
 
 use super::super::{Happening, MS, World};
 
-/// Time within which an agent that is welcome is told of the standbys: a hop, and what is on its way.
+/// Time within which a welcome agent is told of the standbys: a hop, and delays on the way.
 const TOLD_WITHIN_NS: u64 = 2_000 * MS;
 
 /// The standbys of a driver's life, as it has been told of them.
@@ -17,7 +17,7 @@ const TOLD_WITHIN_NS: u64 = 2_000 * MS;
 pub(in crate::cores) struct Standbys {
     /// Addresses of the drivers that stand by now.
     addresses: Vec<String>,
-    /// Those before each change: what waits for the journal is told late.
+    /// The lists before each change: messages that wait for the journal are late.
     before: Vec<Vec<String>>,
     /// World time at which they last changed.
     since: u64,
@@ -53,7 +53,7 @@ impl World {
 
     /// SIGTERM to a driver for which another one stands by. That one begins to lead so many microseconds later.
     pub(in crate::cores) fn ask_to_hand_over(&mut self, number: u32, for_us: u64) {
-        // The driver itself is asked: what it says of the job's end may wait for the journal.
+        // The driver's core itself is asked, since its message of the job's end may wait for the journal.
         let is_over =
             self.driver.cores().is_none_or(|cores| cores.driver.result_so_far().is_some());
         if !self.driver.runs() || self.driver.is_asked_to_stop || is_over {
@@ -102,7 +102,7 @@ impl World {
     /// Checks at a look in time, while nothing is out of order, that each agent knows the drivers.
     pub(in crate::cores) fn check_standbys_told(&self) -> Result<(), String> {
         let standbys = &self.driver.standbys;
-        // What is told waits for the journal, as other words do.
+        // The addresses wait for the journal, as other messages do.
         let is_held = self.driver.refused_since.is_some();
         if is_held || standbys.addresses.is_empty() || self.now < standbys.since + TOLD_WITHIN_NS {
             return Ok(());

@@ -1,5 +1,5 @@
 //! Succession of drivers: the process is killed, started again, or replaced while the former one still exists. The
-//! successor goes on from the journal.
+//! successor goes on from the journal. Called for faults of the driver.
 
 use elastic_driver::journal::GenerationImage;
 use elastic_protocol::Term;

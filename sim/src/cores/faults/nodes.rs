@@ -1,4 +1,5 @@
-//! Effects of faults on nodes: stop and continue, loss of power, cut networks, the disk.
+//! Effects of faults on nodes: stop and continue, loss of power, cut networks, the disk. Called when faults begin and
+//! end.
 
 use std::time::Duration;
 

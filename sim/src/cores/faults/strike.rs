@@ -58,7 +58,8 @@ impl World {
                 let process = self.process_on(host, slot)?;
                 self.hosts[host as usize].has_closed_slots = true;
                 self.note_notice(process);
-                // Who ignores SIGTERM stays with its commit: it is no order that SIGKILL would follow.
+                // A worker that ignores SIGTERM stays with its commit: the notice is no order, so no SIGKILL follows
+                // it.
                 if !self.scenario.stubborn {
                     self.handle_signalled(process, false);
                 }

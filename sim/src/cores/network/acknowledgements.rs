@@ -1,5 +1,5 @@
-//! What the oracle asks of acknowledgements and of each end's sessions (TR-6): what was delivered is acknowledged, and
-//! the sessions are in order after every input.
+//! The oracle's checks of acknowledgements and of each end's sessions (TR-6): delivered frames are acknowledged in time, and
+//! the sessions are in order after the inputs of an end. Called by the network, and by `bounds` at looks in time.
 
 use elastic_runtime::session::Ack;
 use elastic_runtime::transport::Conversation;
@@ -40,7 +40,7 @@ impl World {
         *owes = owes.filter(|it| it.conversation != ack.conversation || it.frames > ack.frames);
     }
 
-    /// Checks that what was delivered is acknowledged in time. Called at looks that find nothing out of order.
+    /// Checks that delivered frames are acknowledged in time. Called at looks that find nothing out of order.
     pub(in crate::cores) fn check_acknowledged(&self) -> Result<(), String> {
         let life = self.driver.life;
         for link in self.links.iter().filter(|link| link.is_alive) {
@@ -64,8 +64,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks what always holds of an end's sessions: after every input at a peer; at the driver, whose check visits all
-    /// its peers, after as many inputs as there are of them.
+    /// Checks the invariants of an end's sessions: after every input at a peer; at the driver, whose check visits all its
+    /// peers, after as many inputs as there are peers.
     pub(super) fn check_sessions(&mut self, index: u32, end: LinkSide) {
         let checked = match end {
             LinkSide::Peer => self.links[index as usize].peers.check(),

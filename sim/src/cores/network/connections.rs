@@ -1,4 +1,4 @@
-//! Connections: how they begin, what they carry, and how they end.
+//! Connections: their beginning, the frames that they carry, and their end. Part of the simulated network.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::super::{Happening, MS, World};
 use super::{LinkDirection, LinkOwner, LinkSide, Peers, SimulatedConnection, SimulatedLink, Wire};
 use crate::trace::{TraceKind, TracePlace};
 
-/// How long an acknowledgement waits to be sent together with others.
+/// Time for which an acknowledgement waits to be sent together with others.
 const ACK_DELAY_NS: u64 = 20 * MS;
 
 impl Wire {
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Carries out what the sessions of the driver's life, or of a peer, ask of their connections.
+    /// Carries out the requests of the sessions of the driver's life, or of a peer, to their connections.
     pub(super) fn serve(&mut self, index: u32, end: LinkSide) {
         while let Some(output) = self.peers(index, end).poll_output() {
             let place = match end {

@@ -1,4 +1,4 @@
-//! Delivery of frames in flight: delayed, in order, held back while the direction is blocked.
+//! Delivery of frames in flight: delayed, in order, held back while the direction is blocked. Part of the simulated network.
 
 use std::rc::Rc;
 
@@ -51,7 +51,7 @@ impl World {
         sent.map_err(Box::new)
     }
 
-    /// Notes what a node says. An encoded message is noted where it is decoded.
+    /// Notes a frame that a node sends. An encoded message is noted where it is decoded.
     pub(in crate::cores) fn note_said(&mut self, link: u32, frame: &LinkFrame) {
         let checked = self.check_report(link, frame);
         self.demand(checked);

@@ -1,4 +1,5 @@
-//! Dialling and greeting: half-open connections, answers that never come, drivers that were replaced.
+//! Dialling and greeting: half-open connections, answers that never come, drivers that were replaced. Part of the
+//! simulated network.
 
 use elastic_protocol::{Incarnation, NodeId, NodeName};
 use elastic_runtime::session::{SessionHello, SessionWelcome};

@@ -1,4 +1,5 @@
-//! External ends of sessions and connections: dead processes, nodes that close, connections broken by faults.
+//! External ends of sessions and connections: dead processes, nodes that close, connections broken by faults. Part of
+//! the simulated network.
 
 use elastic_protocol::NodeId;
 use elastic_transport::peers::{CloseCode, LinkEnd};

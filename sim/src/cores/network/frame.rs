@@ -1,4 +1,4 @@
-//! Contents of the frames on a link, and their codes for the trace.
+//! Contents of the frames on a link, and their codes for the trace. Part of the simulated network.
 
 use elastic_protocol::messages::{
     AgentToDriver, DriverToAgent, DriverToWorker, FormationTable, Vote, WorkerToDriver,

@@ -1,6 +1,6 @@
-//! Silence on connections: which end hears the other. The agenda has no beats, only their absence. A connection that
-//! hears nothing for the permitted silence ends by itself, as QUIC's do. The session's core decides what that means
-//! for the session.
+//! Silence on connections: each end hears the other or does not. The agenda has no beats, only their absence. A
+//! connection that hears nothing for the permitted silence ends by itself, as QUIC's do. The session's core decides
+//! what that means for the session. Part of the simulated network.
 
 use elastic_protocol::Time;
 use elastic_runtime::transport::{LinkEvent, LossReason};
@@ -21,7 +21,7 @@ impl World {
             || (link.unheard_until > 0 && link.unheard_until + within > self.now)
     }
 
-    /// Updates what the ends of a link's connections hear. Called after every change that decides it.
+    /// Updates the hearing of the ends of a link's connections. Called after every change that decides it.
     pub(in crate::cores) fn update_hearing(&mut self, index: u32) {
         let link = &self.links[index as usize];
         let host = &self.hosts[link.host as usize];
@@ -198,7 +198,8 @@ impl World {
         self.pump_driver();
     }
 
-    /// Tells the driver's sessions what the kernel of its machine says of silent agents.
+    /// Tells the driver's sessions that an agent is silent because its process waits for the driver's machine, as that
+    /// machine's kernel reports.
     fn see_who_is_starved(&mut self) {
         let now = Time(self.now);
         let starved = self.hosts.iter().filter_map(|host| host.agent.as_ref());
@@ -218,7 +219,7 @@ impl World {
         let link = &self.links[index as usize];
         let LinkOwner::Agent { host, life } = link.owner else { return };
         let agent = self.hosts[host as usize].agent.as_ref().filter(|agent| agent.life == life);
-        // A closed port says more, whoever has said so.
+        // A closed port outweighs this, even if the refusal is forged.
         let is_refused = link.refused_at > link.heard_at_look;
         if u128::from(*silent_ms) < STARVED_MAX.as_millis()
             && !is_refused

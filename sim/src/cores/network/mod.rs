@@ -1,7 +1,7 @@
 //! The network between the driver and all other nodes. Its connections carry frames in order, late or not at all, and
 //! end as QUIC's do. The sessions are the product's own, so that the tested code itself keeps TR-1 to TR-6: each life
 //! of the driver and each other node has a [`PeersCore`]. Loss and reordering of packets lie below this model and
-//! appear as delay.
+//! appear as delay. Part of the simulated world.
 
 mod acknowledgements;
 mod connections;

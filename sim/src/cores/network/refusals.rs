@@ -1,5 +1,5 @@
-//! Refusals: a host that answers for its ended processes that their ports are closed, and messages of that kind which
-//! somebody else has sent.
+//! Refusals: a host answers for its ended processes that their ports are closed, or a forged message says so. Part of
+//! the simulated network.
 
 use elastic_runtime::transport::{LinkEvent, LossReason};
 
@@ -29,7 +29,7 @@ impl World {
     pub(super) fn check_refusal(&mut self, index: u32, event: &LinkEvent) {
         let LinkEvent::Lost { reason: LossReason::Refused { .. }, .. } = event else { return };
         let link = &self.links[index as usize];
-        // The session is lost at a look, after the driver has taken note of whom it hears.
+        // The session is lost at a look, after the driver has noted the peers that it hears.
         if link.heard_at_look == self.now {
             let who = link.place.label();
             self.fail_safety(format!(

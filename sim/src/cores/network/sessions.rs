@@ -1,4 +1,4 @@
-//! Events from sessions to their nodes, and the oracle's check of their order (TR-1).
+//! Events from sessions to their nodes, and the oracle's check of their order (TR-1). Part of the simulated network.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! How a training thread leaves a generation: at the agreed boundary, by the abort word, or by a failed collective.
-//! Also how the process ends.
+//! Departure of a training thread from a generation: at the agreed boundary, by the abort word, or by a failed
+//! collective. Also the end of the process. Part of the simulated training program.
 
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, JobOutcome, Stamp};
@@ -102,7 +102,7 @@ impl World {
         if self.processes[process as usize].is_script {
             return self.fail_script(process);
         }
-        // Others may report what a thread has seen that was told of the end before, and says nothing itself.
+        // A thread that was told of the failure by another rank has not seen it itself, and is no witness.
         if told_by.is_none() {
             self.note_witness(process, peer);
         }

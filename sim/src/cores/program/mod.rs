@@ -1,6 +1,7 @@
-//! The simulated training program: a deterministic optimiser on integers, with the steps of a real one. Each step
-//! adds the contributions of its batch's samples, all-reduced over the ranks. The weights after n samples are thus
-//! known without any run. With shards (`shards`), each step's gradients are added up in the product's order.
+//! The simulated training program: a deterministic optimiser on integers, with the steps of a real one. Each step adds
+//! the contributions of its batch's samples, all-reduced over the ranks. The weights after n samples are thus known
+//! without any run. With shards (`shards`), each step's gradients are added up in the product's order. Part of the
+//! simulated world.
 
 mod ends;
 mod orders;
@@ -77,10 +78,10 @@ pub(super) enum ProgramStage {
     Exiting,
 }
 
-/// How long the steps of a program take.
+/// Step times of a program.
 #[derive(Debug, Default)]
 pub(super) struct ProgramPaces {
-    /// What the program measures.
+    /// The program's own measurements.
     pub(super) samples: StepSamples,
     /// Steps since the last measurement.
     pub(super) unmeasured: u64,
@@ -101,7 +102,8 @@ pub(super) struct TrainingProgram {
     pub(super) stage: ProgramStage,
     pub(super) live: TrainedModel,
     pub(super) saved: Option<Saved>,
-    /// What the root of this generation has loaded from a checkpoint: its own commit is an earlier one.
+    /// The model that the root of this generation has loaded from a checkpoint. The root's own commit is an earlier
+    /// one.
     loaded: Option<TrainedModel>,
     pub(super) stamp: Stamp,
     pub(super) rank: u32,

@@ -1,4 +1,5 @@
-//! Commands of the State to the training thread: to form, to sync, to rest, to exit.
+//! Commands of the State to the training thread: to form, to sync, to rest, to exit. Part of the simulated training
+//! program.
 
 use elastic_protocol::messages::{Placement, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};

@@ -1,6 +1,6 @@
-//! A training script that knows nothing of the library (`--mode restart`). It meets its peers, takes the last
-//! checkpoint up and trains. Rank 0 writes checkpoints to shared storage. A failed collective ends the script with an
-//! error, SIGTERM ends it at once.
+//! A training script that does not use the library (`--job restart`). It meets its peers, loads the last checkpoint and
+//! trains. Rank 0 writes checkpoints to shared storage. A failed collective ends the script with an error, and SIGTERM
+//! ends it at once. Part of the simulated training program.
 
 use elastic_protocol::CommitId;
 use elastic_protocol::messages::{Ballot, ProcessPlace, Vote};
@@ -27,7 +27,7 @@ impl World {
         // A running process counts as a vote.
         let worker = self.processes[process as usize].id.clone();
         self.oracle.voted(job, &Vote { stamp, worker, ballot: Ballot::Ready }, self.now);
-        // What the library leads ignores its place: the driver tells it another once it has attached.
+        // A process that uses the library ignores this place: the driver gives it another one once it has attached.
         if self.processes[process as usize].is_script {
             let program = self.program(process);
             (program.stamp, program.generation) = (stamp, stamp);

@@ -11,7 +11,7 @@ use elastic_worker::state::sampler::{
 use super::super::World;
 use crate::dataset::SampleSet;
 
-/// What a process knows of its shards.
+/// A process's knowledge of its shards.
 #[derive(Debug, Default)]
 pub(in crate::cores) struct ShardedProgram {
     /// The number of shards, as the driver tells it with a generation.
@@ -88,7 +88,7 @@ impl World {
         Some((deal.of(program.rank).len() as u32, shards.div_ceil(world)))
     }
 
-    /// What the partial results of a world become, in the order in which the ranks have entered.
+    /// Folds the partial results of a world, given in the order in which the ranks have entered. Returns the bits of the sum.
     pub(in crate::cores) fn fold_shards(
         &mut self,
         process: u32,

@@ -11,7 +11,7 @@ use elastic_worker::state::core::{StateConfig, StateCore};
 use super::program::TrainingProgram;
 use crate::actors::StateNode;
 
-/// Where a State's logic runs.
+/// Form in which a State's logic runs.
 #[derive(Debug)]
 pub(super) enum StateSeat {
     /// A core that the world calls.

@@ -1,4 +1,5 @@
-//! Ports of nodes that are actors, beside the network: hosts, discovery, processes, the training thread.
+//! Ports of nodes that are actors, beside the network: hosts, discovery, processes, the training thread. Called by the
+//! actors' ports.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The world as the pump drives it, where nodes are actors.
+//! The world as the pump of mode *actors* drives it. Called by `actors` and its hub.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ impl World {
         hub.connect(world)
     }
 
-    /// Handles what is due. Returns the time of the next event, or `None` if the run is over.
+    /// Handles all events that are due. Returns the time of the next event, or `None` if the run is over.
     pub(crate) fn advance(&mut self, now: u64) -> Option<u64> {
         self.run_until(now);
         self.now = self.now.max(now);

@@ -1,4 +1,4 @@
-//! The network as nodes that are actors use it: send, close, deliver, hand back.
+//! The network as nodes that are actors use it: send, close, deliver, hand back. Called by the simulated transport.
 
 use bytes::Bytes;
 use elastic_protocol::messages::{DriverToAgent, DriverToWorker};
