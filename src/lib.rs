@@ -34,7 +34,8 @@
 //! - [`state`] wraps everything that must survive; [`State::commit`] saves it, and is where a planned change of
 //!   the world takes effect.
 //! - [`Worker`] has ranks, the collectives of [`Group`], and [`Worker::sampler`], which gives every sample out once an
-//!   epoch. [`Worker::shards`] does so by a [`BatchPlan`], with the same bits in a world of any size. [`Worker::report`] shows a named number, such as the loss, to whoever watches the job.
+//!   epoch. [`Worker::shards`] does so by a [`BatchPlan`], with the same bits in a world of any size.
+//!   [`Worker::report`] publishes a named number, such as the loss, in the status, the metrics and the dashboard.
 //! - [`gpu`] has arrays on the GPU that are part of the state, where there is one.
 //! - [`run`] is the loop: sync, train, restore on abort, keep on interrupt.
 

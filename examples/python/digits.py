@@ -1,4 +1,4 @@
-"""The handwritten digits, for the examples here; where they are from: examples/data/README.md."""
+"""The handwritten digits, for the examples here; their source: examples/data/README.md."""
 
 from __future__ import annotations
 

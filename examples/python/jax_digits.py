@@ -44,7 +44,7 @@ def gradient(weights: Dict[str, jax.Array], x: jax.Array, y: jax.Array) -> Dict[
 
 
 class Digits(en.elastic.ObjectState):
-    """What survives the loss of a worker."""
+    """The state that survives the loss of a worker."""
 
     weights: Dict[str, NDArray[numpy.float32]]
     sampler: en.elastic.ElasticSampler

@@ -29,7 +29,7 @@ images, labels, test_images, test_labels = digits.load()
 
 
 class Digits(en.elastic.ObjectState):
-    """What survives the loss of a worker."""
+    """The state that survives the loss of a worker."""
 
     weights: NDArray[numpy.float32]
     sampler: Union[en.elastic.ElasticSampler, en.elastic.ShardedSampler]

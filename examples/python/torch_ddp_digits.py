@@ -35,7 +35,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 class Digits(en.elastic.TorchState):
-    """What survives the loss of a worker."""
+    """The state that survives the loss of a worker."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer

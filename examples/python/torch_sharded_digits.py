@@ -37,7 +37,7 @@ model = torch.nn.Sequential(
 
 
 class Digits(en.elastic.TorchState):
-    """What survives the loss of a worker."""
+    """The state that survives the loss of a worker."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer

@@ -1,9 +1,9 @@
 //! The operator's view: readers of the driver's typed events, writers of nothing. `ledger` accounts for every second of
-//! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is what
-//! Prometheus scrapes; `outputs` says which files hold a worker's output; `summary` is the last line about a job; `words` are events as sentences; `worker_names` is
-//! how they name workers; `timeline` is a job's life as a trace; `traces` are its resets as spans for OpenTelemetry; `page`
-//! is what the job's
-//! page shows. The driver's process feeds the ledger live, and the simulation checks it.
+//! every slot; `explain` says why a generation ended; `log` reads events back from the event log; `metrics` is the job
+//! as Prometheus scrapes it; `outputs` finds the files of a worker's output; `summary` is the last line about a job;
+//! `words` are events as sentences; `worker_names` are the workers' names in them; `timeline` is a job's life as a
+//! trace; `traces` are its resets as spans for OpenTelemetry; `page` is the content of the job's page. The driver's
+//! process feeds the ledger live, and the simulation checks it.
 //!
 //! All of it is logic without I/O: `now` is an argument, and files and sockets are the command line's.
 

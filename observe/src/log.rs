@@ -1,5 +1,5 @@
-//! Lines of an event log, read back; and the ledger of the job that they tell of. Called by the driver's process, which
-//! goes on counting where its predecessor ended, and by `explain`.
+//! Lines of an event log, read back, and the ledger of their job. Called by the driver's process, which goes on
+//! counting where its predecessor ended, and by `explain`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,11 +15,11 @@ use crate::ledger::GoodputLedger;
 pub struct LoggedLine {
     /// Time of the line, since 1970.
     pub at: Time,
-    /// What it says.
+    /// Its content.
     pub entry: LoggedEntry,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LoggedEntry {
     /// A driver began to write: the job's first line, or a successor's.
@@ -29,7 +29,8 @@ pub enum LoggedEntry {
         /// The folder on each host that gets the output of its workers (`--output-dir`), if it is stored.
         output_dir: Option<String>,
     },
-    /// The log goes on in this file: the one before it was too long, or was removed. What began the job may be gone.
+    /// The log goes on in this file: the one before it was too long, or was removed. The lines of the job's beginning
+    /// may be gone.
     LogContinued {
         /// The job.
         job: String,
@@ -38,9 +39,9 @@ pub enum LoggedEntry {
     },
     /// An event of the driver.
     Event(Box<DriverEvent>),
-    /// How much goodput there was, which also tells that the driver was there.
+    /// The goodput at that time. The line also proves that the driver was there.
     Goodput(Box<GoodputSign>),
-    /// Another line, which tells that the driver was there: that lines are missing.
+    /// A notice of missing lines. It proves only that the driver was there.
     Sign,
 }
 

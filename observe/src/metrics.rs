@@ -1,4 +1,4 @@
-//! The job in OpenMetrics: what Prometheus scrapes. Encoded from a snapshot, so that a scrape touches nothing of the
+//! The job's metrics in OpenMetrics, for Prometheus. Encoded from a snapshot, so that a scrape touches nothing of the
 //! driver. Called by the command line's server; names and labels are listed in docs/observability/metrics.md.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,7 +133,7 @@ pub fn open_metrics(snapshot: &Arc<JobSnapshot>) -> String {
 /// The content type of [`open_metrics`].
 pub const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The same in Prometheus' older text format, for what does not read OpenMetrics (promtool, for instance): there a
+/// The same in Prometheus' older text format, for readers without OpenMetrics (promtool, for instance): there a
 /// counter's suffix is part of its name, and neither units nor the end are told.
 pub fn plain_text(snapshot: &Arc<JobSnapshot>) -> String {
     let open = open_metrics(snapshot);
@@ -279,7 +279,7 @@ fn of_fleet(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result
     writer.gauge("workers_unlabelled", help, None, plain(unlabelled as f64))
 }
 
-/// How long steps take, and who is slow.
+/// Step times, and stragglers.
 fn of_steps(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result {
     let members = || status.workers.iter().filter_map(|worker| Some((worker.rank?, worker)));
     let series = |value: fn(&WorkerStatus) -> Option<f64>| {
@@ -322,7 +322,7 @@ fn of_steps(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result
     writer.gauge("slow_link_ratio", help, None, links.collect())
 }
 
-/// What the members' programs report. The names are the programs' own, so that their number is bounded here.
+/// Values that the members' programs report. The names are the programs' own, so that their number is bounded here.
 fn of_programs(writer: &mut MetricWriter<'_>, status: &StatusReport) -> fmt::Result {
     let members = || status.workers.iter().filter_map(|worker| Some((worker.rank?, worker)));
     let names: BTreeSet<&str> =

@@ -1,4 +1,4 @@
-//! [`WorkerOutputs`]: which files hold the output of which workers, by the event log. Called by the command `logs`, and by the page.
+//! [`WorkerOutputs`]: the files of each worker's output, by the event log. Called by the command `logs`, and by the page.
 //!
 //! A process that was started for one generation (by restart, and in the mode `auto`, which begins so) writes into the
 //! folder of that generation and of its rank there, also when it goes on into further generations. Any other process
@@ -22,7 +22,7 @@ pub struct WorkerOutputs {
     pub is_over: bool,
     wanted: Option<GenerationId>,
     newest: Option<GenerationId>,
-    /// The generation that is meant, with its members by rank: the one that is wanted, else the last.
+    /// The selected generation, with its members by rank: the wanted one, else the last.
     chosen: Option<(GenerationId, Vec<WorkerOutput>)>,
     /// The first generation and the rank there, of each member of the newest generation.
     first: BTreeMap<WorkerId, (GenerationId, u32)>,
@@ -33,14 +33,14 @@ pub struct WorkerOutputs {
 pub struct WorkerOutput {
     /// The worker.
     pub worker: WorkerId,
-    /// Its rank in the generation that is meant.
+    /// Its rank in the selected generation.
     pub rank: u32,
     /// The first generation that it was a member of, and its rank there: its files' folder, if it was started for one
     /// generation.
     pub first: (GenerationId, u32),
 }
 
-/// Which workers are meant.
+/// A selection of workers.
 #[derive(Clone, Debug, Default)]
 pub struct OutputRequest {
     /// The worker with this rank; `None`: all.
@@ -49,7 +49,7 @@ pub struct OutputRequest {
     pub host: Option<HostName>,
 }
 
-/// Why no worker is meant.
+/// Reasons why no worker is selected.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoOutput {
     /// No generation was formed yet.
@@ -73,7 +73,7 @@ pub enum NoOutput {
         /// Its world size.
         world_size: usize,
     },
-    /// No worker that is meant is on the host.
+    /// None of the selected workers is on the host.
     #[error("no such worker of generation {generation} is on {host}; its hosts are {hosts}")]
     NotOnHost {
         /// The host.
@@ -112,7 +112,7 @@ impl WorkerOutputs {
         outputs
     }
 
-    /// Nobody yet.
+    /// Outputs of no workers yet.
     pub(crate) fn new(
         job: String,
         output_dir: Option<String>,
@@ -145,7 +145,7 @@ impl WorkerOutputs {
         }
     }
 
-    /// The workers that are meant, by rank.
+    /// The selected workers, by rank.
     ///
     /// # Errors
     /// Why there is none.

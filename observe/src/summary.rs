@@ -1,4 +1,5 @@
-//! The last line about a job: what it took, what it lost, and to what. Called by the driver's process at the job's end.
+//! The last line about a job: its duration, steps and losses, and their causes. Called by the driver's process at the
+//! job's end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +30,8 @@ pub(crate) const fn kind_of_cause(cause: &ResetCause) -> &'static str {
     }
 }
 
-/// What a job took. `took` is from its beginning to its end; `last` is its status at the end, with the workers that it had.
+/// A job in one line. `took` is from its beginning to its end; `last` is its status at the end, with the workers that
+/// it had.
 pub fn summarize(took: Duration, last: &StatusReport, ledger: &GoodputLedger) -> String {
     let step = last.workers.iter().map(|worker| worker.step).max().unwrap_or_default();
     let workers = last.workers.iter().filter(|worker| worker.rank.is_some()).count() as u64;
@@ -47,7 +49,7 @@ pub fn summarize(took: Duration, last: &StatusReport, ledger: &GoodputLedger) ->
     parts.join(", ")
 }
 
-/// Goodput, and what the rest of the time went into.
+/// Goodput, and the uses of the rest of the time.
 fn goodput(last: &StatusReport) -> Option<String> {
     let goodput = last.goodput.as_ref()?;
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
@@ -81,7 +83,7 @@ fn resets(last: &StatusReport, ledger: &GoodputLedger) -> String {
     format!("{}{causes}", counted(last.resets, "reset"))
 }
 
-/// A time, to the second where it is long.
+/// A duration: to a tenth of a second below a minute, to the second below an hour, else to the minute.
 fn in_words(took: Duration) -> String {
     let seconds = took.as_secs();
     match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {

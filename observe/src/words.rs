@@ -1,5 +1,5 @@
 //! Events in words: one sentence an event, with its level. Called by the driver's process for its log, and by the page.
-//! The texts contain what workers, hosts and scripts said: whoever shows them escapes them for where they are shown.
+//! The texts contain words of workers, hosts and scripts. Each reader escapes them for its medium.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use serde::Serialize;
 /// The most hosts or workers that a sentence names.
 const NAMES_MAX: usize = 64;
 
-/// How much an event matters to a person.
+/// Importance of an event to a person.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventLevel {
-    /// What is expected while a job starts or resets.
+    /// An event that is expected while a job starts or resets.
     Debug,
-    /// What a job does.
+    /// An event of a job's normal operation.
     Info,
-    /// What should not have happened.
+    /// An event that should not have happened.
     Warn,
 }
 
@@ -444,8 +444,8 @@ fn slowest_first_step(hosts: &BTreeMap<HostName, HostResetMs>) -> Option<(&HostN
     known.max_by(|left, right| left.1.total_cmp(&right.1))
 }
 
-/// Where a worker hangs, as words behind what it does: the innermost call of its Python stack, or, where there is none,
-/// those of its native stack.
+/// The place of a hang, as words behind the worker's activity: the innermost call of its Python stack, or, without one,
+/// the innermost calls of its native stack.
 fn innermost(stack: Option<&str>, native_stack: Option<&str>) -> String {
     if let Some(call) = stack.and_then(innermost_call) {
         return format!("; its innermost call: {call}");

@@ -41,7 +41,7 @@ fn leading_digits(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_digit).count()
 }
 
-/// Splits `…host[slot]` into what stands before the bracket and the slot.
+/// Splits `…host[slot]` into the text before the bracket and the slot.
 fn slot_at_end(text: &str) -> Option<(&str, &str)> {
     let (before, slot) = text.strip_suffix(']')?.rsplit_once('[')?;
     let is_slot = !slot.is_empty() && leading_digits(slot) == slot.len();

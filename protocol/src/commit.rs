@@ -1,4 +1,4 @@
-//! Commits: which of two snapshots of the training state is the later one.
+//! Commits: the order of two snapshots of the training state.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::GenerationId;
 
-/// How many times the training state has been committed since the job began. Every rank counts alike.
+/// Number of commits of the training state since the job began. The same on every rank.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -28,8 +28,8 @@ pub struct CommitId {
     pub generation: GenerationId,
     /// Its step.
     pub step: Step,
-    /// XXH3-64 of the serialized state: equal on all holders of one commit, which is what proves that a
-    /// sync may be skipped (G-6).
+    /// XXH3-64 of the serialized state. It is equal on all holders of one commit, and so proves that a sync may be
+    /// skipped (G-6).
     pub digest: u64,
 }
 

@@ -15,7 +15,7 @@ pub struct Deadlines {
     pub lost: Duration,
     /// Time limit from an assignment to READY of all its members. Default 10 s.
     pub form: Duration,
-    /// How long the driver waits for more workers once enough are present. Default 1 s.
+    /// Time for which the driver waits for more workers once enough are present. Default 1 s.
     pub last_call: Duration,
     /// Time limit of a worker's process from its start to its first message. Default 600 s.
     pub start: Duration,
@@ -23,9 +23,9 @@ pub struct Deadlines {
     pub elastic: Duration,
     /// Grace period between SIGTERM and SIGKILL. Default 5 s.
     pub grace: Duration,
-    /// How long idle agents and workers wait for a driver. Default 30 s.
+    /// Time for which idle agents and workers wait for a driver. Default 30 s.
     pub orphan: Duration,
-    /// How long a generation trains on without a driver. Default: `None`, for as long as no member fails.
+    /// Time for which a generation trains on without a driver. Default: `None`, for as long as no member fails.
     pub orphan_training: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ pub struct InvalidDeadlines {
     pub longer: &'static str,
     /// Its value.
     pub longer_ms: u128,
-    /// How many times the shorter one must fit into the longer one.
+    /// The longer deadline must be at least this many times the shorter one.
     pub factor: u32,
 }
 
@@ -66,14 +66,14 @@ impl Deadlines {
     /// Longest interval between two attempts of a node to reach a driver, with the handshake.
     const REACHED_WITHIN: Duration = Duration::from_secs(2);
 
-    /// How long the path between two workers may be silent while the driver hears both. Longer than a host takes
-    /// to be lost, so that the driver's own findings come first. Default 10 s.
+    /// Longest silence of the path between two workers while the driver hears both. Longer than the time until a host
+    /// counts as lost, so that the driver's own findings come first. Default 10 s.
     pub fn data_path(&self) -> Duration {
         self.lost * 5
     }
 
-    /// How long a node that was not there to listen, such as a driver after a takeover or a pause, waits until its peers
-    /// must have noticed that their connections are gone, and have made others. Default 6 s.
+    /// Time that a node waits after an absence, such as a driver after a takeover or a pause. Within this time its
+    /// peers notice that their connections are gone, and make new ones. Default 6 s.
     pub fn return_grace(&self) -> Duration {
         self.lost * 2 + Self::REACHED_WITHIN
     }

@@ -20,7 +20,7 @@ pub const DATA_ADDRESS: &str = "ELASTIC_DATA_ADDRESS";
 /// `HOST:PORT` of the job's store, as the agent serves it to its workers. Set by the agent.
 pub const STORE_ADDRESS: &str = "ELASTIC_STORE_ADDRESS";
 /// `HOST:PORT` at which all ranks reach a port that rank 0 opens, which was free when its agent started. Set by the
-/// agent; `MASTER_ADDR:MASTER_PORT` is the same where that is not the store.
+/// agent; `MASTER_ADDR:MASTER_PORT` is the same if that is not the store.
 pub const MEETING_ADDRESS: &str = "ELASTIC_MEETING_ADDRESS";
 
 /// The variables that the driver sets. The credential is not one of them: it travels apart, and the agent sets

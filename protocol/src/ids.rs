@@ -188,7 +188,7 @@ pub struct InvalidWorkerId {
 impl FromStr for WorkerId {
     type Err = InvalidWorkerId;
 
-    /// Reads what `Display` writes. A host's name may have any of the brackets in it, so the text is read from its end.
+    /// Reads the output of `Display`. A host's name may have any of the brackets in it, so the text is read from its end.
     fn from_str(text: &str) -> Result<Self, InvalidWorkerId> {
         let parse = || {
             let (rest, incarnation) = text.rsplit_once('#')?;

@@ -16,7 +16,7 @@ pub struct ProgramSpec {
     pub environment: Vec<(String, String)>,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum ExitStatus {
     /// The process exited with this code.
@@ -84,7 +84,7 @@ const fn signal_name(signal: i32) -> Option<&'static str> {
     })
 }
 
-/// Why a generation ended.
+/// The reason for a generation's end.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum ResetCause {
     /// A worker's process ended.
@@ -107,7 +107,7 @@ pub enum ResetCause {
         worker: WorkerId,
         /// Duration of the silence, in milliseconds.
         silent_ms: u64,
-        /// What its process does, as its agent has seen, in words that follow its name; `None` if that is unknown.
+        /// The process's activity as its agent observed it, in words that follow its name; `None` if unknown.
         doing: Option<String>,
     },
     /// A worker's link to a peer broke in a collective.
@@ -123,7 +123,7 @@ pub enum ResetCause {
     HostLost {
         /// The host.
         host: HostName,
-        /// How the loss was noticed.
+        /// The evidence of the loss.
         reason: String,
     },
     /// A host was blacklisted after a failure on it.
@@ -196,10 +196,10 @@ impl ResetCause {
     }
 }
 
-/// A failure's message is cut to this many characters where it becomes part of a reason.
+/// A failure's message is cut to this many characters if it becomes part of a reason.
 pub const REASON_CHARACTERS_MAX: usize = 600;
 
-/// The end of a message, where the error stands: at most [`REASON_CHARACTERS_MAX`] characters.
+/// The last part of a message, which holds the error: at most [`REASON_CHARACTERS_MAX`] characters.
 pub fn shorten(message: &str) -> String {
     let message = message.trim();
     let characters = message.chars().count();
@@ -291,7 +291,7 @@ pub enum JobOutcome {
     Stopped,
 }
 
-/// How a job ended: one exit code, one reason (G-10).
+/// The end of a job: one exit code, one reason (G-10).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobResult {
     /// Whether the job reached its goal.
@@ -300,7 +300,7 @@ pub struct JobResult {
     pub code: i32,
     /// The reason, in one sentence.
     pub reason: String,
-    /// Advice to the operator, where there is any.
+    /// Advice to the operator, if there is any.
     pub hint: Option<String>,
     /// The last generation.
     pub generation: GenerationId,

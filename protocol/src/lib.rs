@@ -1,11 +1,10 @@
 //! The words of Elastic Node as types, and every message that crosses the wire.
 //!
-//! No actor, no clock, no I/O: every other crate of the workspace may use this one, and it uses none of
-//! them. `ids` names things, `time` is the cores' notion of time, `assignment` is the table of a
-//! generation, `codec` turns messages into bytes, `commit` orders snapshots, `environment` names
-//! what a worker is told at its start, `messages` is what nodes tell each other, `name` and `wire` are the
-//! names of actors and the numbers of messages, `planted` lists the bugs that the simulation plants, `words` puts numbers
-//! into texts.
+//! No actor, no clock, no I/O: every other crate of the workspace may use this one, and it uses none of them. `ids`
+//! names things, `time` is the cores' notion of time, `assignment` is the table of a generation, `codec` turns messages
+//! into bytes, `commit` orders snapshots, `environment` names the variables that a worker gets at its start, `messages`
+//! are the messages between nodes, `name` and `wire` are the names of actors and the numbers of messages, `planted`
+//! lists the bugs that the simulation plants, `words` puts numbers into texts.
 
 pub mod assignment;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! Where workers' output goes and who may read it: set on the command line, sent to agents, carried out by them.
+//! Settings of workers' output: destination and permissions. Set on the command line, sent to agents, applied by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,8 +47,8 @@ impl StreamMap {
     }
 }
 
-/// Which permissions the event log and output files do not get, in the bits of a file's mode. Their owner keeps all of
-/// his, and nobody else may ever write to them.
+/// Permissions that the event log and output files do not get, as bits of a file's mode. Their owner keeps all of his,
+/// and nobody else may ever write to them.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct FileUmask(u32);
@@ -93,15 +93,14 @@ impl TryFrom<u32> for FileUmask {
     }
 }
 
-/// Where and how an agent stores and shows its workers' output.
+/// Settings by which an agent stores and shows its workers' output.
 ///
 /// With a folder and without redirects or tees, everything is stored and shown. Redirects, tees and filters go
 /// by local rank: they are meant for processes that live for one generation.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct OutputSettings {
-    /// A folder on the agent's host. It gets one file per worker and incarnation, or
-    /// `generation_G/RANK/stdout.log` where a process lives for one generation. Default: `None`, nothing is
-    /// stored.
+    /// A folder on the agent's host. It gets one file per worker and incarnation, or `generation_G/RANK/stdout.log` if
+    /// a process lives for one generation. Default: `None`, nothing is stored.
     pub directory: Option<String>,
     /// Streams that are stored and not shown.
     pub redirects: StreamMap,

@@ -76,7 +76,7 @@ macro_rules! bugs {
 bugs! {
     /// The driver still waits for a worker that was lost with its host.
     LostStillWaitedFor = "who is lost is still waited for", "driver";
-    /// The root is rank 0, whatever it holds (G-8).
+    /// The root is rank 0, even if another member holds a higher commit (G-8).
     RootIsRankZero = "the root is rank 0 whatever it holds", "driver";
     /// Sync is skipped although a newcomer proved nothing (G-6; Horovod #3494).
     SkipWithoutProof = "sync is skipped although a newcomer has no commit", "driver";
@@ -88,11 +88,12 @@ bugs! {
     DeathIgnored = "the death of a member does not end its generation", "driver";
     /// A member for which others wait for ever is never named.
     HangNeverNamed = "a hang is never named", "driver";
-    /// The driver names those who wait, as watchdogs of single ranks do.
+    /// The driver names the waiting members, as watchdogs of single ranks do.
     WaiterNamed = "those who wait are named, not those who are awaited", "driver";
-    /// Everybody in a collective counts as waiting for the others, whatever group it is of.
+    /// Every member in any collective counts as waiting for the others, even in different groups.
     OtherCollectiveIgnored = "a rank in another collective counts as one that waits", "driver";
-    /// Every wait is held to the limit of one for a stopped process, whatever the process does and whatever is usual.
+    /// Every wait is held to the limit of one for a stopped process, regardless of the process's activity and of the
+    /// usual time.
     EveryWaitIsAHang = "a wait of a second is a hang, whatever the process does", "driver";
     /// A member is replaced although fewer workers than `--min-np` are left, spare slots counted.
     ReplacedBelowMin = "a member is replaced although too few are left", "driver";
@@ -104,17 +105,17 @@ bugs! {
     NeighbourCarriesLess = "a neighbour of the slow rank carries fewer shards", "driver";
     /// Shards are dealt anew as often as paces change, without a pause.
     RebalancedWithoutCoolDown = "shards are dealt anew without a cool-down", "driver";
-    /// The first rank deals the shards evenly, whatever the driver has dealt.
+    /// The first rank deals the shards evenly, regardless of the driver's deal.
     RankDealsByItself = "one rank does not take the driver's deal of shards", "program";
     /// A host whose health check fails is used again once its cool-down is over.
     FailedCheckIgnored = "a host whose health check fails is used again", "driver";
     /// The slots of replaced members are at rest for ever.
     RestNeverEnds = "a slot's cool-down never ends", "driver";
-    /// By restart, every member counts as inactive, whatever its process does.
+    /// By restart, every member counts as inactive, regardless of its process's activity.
     InactivityAssumed = "by restart, a process that works counts as inactive", "driver";
     /// By restart, every look at a process forgets for how long it has been inactive: a hang is never named.
     InactivityForgotten = "by restart, each look forgets how long a process has been inactive", "driver";
-    /// By restart, what torch's flight recorder counts is not compared: where two wait alike, nobody is named.
+    /// By restart, the counts of torch's flight recorder are not compared: if two processes wait alike, nobody is named.
     RecorderIgnored = "by restart, what the flight recorder counts is ignored", "driver";
     /// A holder of an old commit is the root, although a checkpoint is of a later generation.
     OldCommitPreferred = "an old commit is preferred to a later checkpoint", "driver";
@@ -166,7 +167,7 @@ bugs! {
     DeltaToNewcomer = "a newcomer is told the change of a table that it does not have", "driver";
     /// A new generation has the number of the one before (G-2).
     GenerationNumberReused = "a generation's number is used again", "driver";
-    /// The journal does not say that the next generation's number may have been told (D-1).
+    /// The journal does not reserve the next generation's number before it may be told (D-1).
     NextNumberNotReserved = "the number that is told next is not in the journal", "driver";
     /// After a takeover, the number after the one that a former driver reserved is told before it is on record (D-1).
     SkippedNumberTakenForReserved = "a number is told after a takeover that is not reserved", "driver";
@@ -190,12 +191,11 @@ bugs! {
     ProgramForgotten = "a new driver does not know that the program has run", "driver";
     /// SIGTERM ends the job although another driver stands by (D-3).
     StandbyNotUsed = "SIGTERM ends a job for which another driver stands by", "driver";
-    /// A node that joins is not told who stands by.
+    /// A node that joins is not told the standbys.
     StandbysUntold = "who joins does not learn which drivers stand by", "driver";
     /// A worker that comes back with its host, and is not at rest yet, is not waited for (G-5).
     HolderBackForgotten = "a holder that is just back is not waited for", "driver";
-    /// A worker that comes back with its host is stopped because its slot is unused, whatever commit it holds
-    /// (G-5).
+    /// A worker that comes back with its host is stopped because its slot is unused, even if it holds a commit (G-5).
     HolderBackStopped = "a holder that is just back is stopped with its slot", "driver";
     /// A driver that takes over gives workers incarnations that its predecessor has given out (D-1).
     IncarnationsBeginAnew = "a new driver gives incarnations out from the beginning", "driver";
@@ -211,7 +211,7 @@ bugs! {
     FailedBatchCountsAsStored = "a batch that could not be stored counts as stored", "driver";
     /// The commit with which a worker rests is not journalled (D-4).
     CommitNotRecorded = "a commit at rest is not journalled", "driver";
-    /// A timer that comes early has the driver compare what is with what is wanted at once.
+    /// A timer that comes early has the driver compare the present state with the wanted one at once.
     EarlyTimerObeyed = "a timer that comes early is taken for the one that was set", "driver";
     /// The deadline of a phase counts while the phase's orders wait for the journal (G-9).
     LateForHeldOrders = "who has not been told is late", "driver";
@@ -223,7 +223,8 @@ bugs! {
     UnstoredEndNotTold = "an end that cannot be stored is never told", "driver";
     /// A job that is ended at once waits for a disk that does not answer.
     UnstoredStopWaits = "a job that is stopped twice waits for a disk that stores nothing", "driver";
-    /// What waits for the journal leaves when the end of a job does not, numbers that are not stored among it (D-4).
+    /// If the end of a job is not stored, outputs that wait for the journal leave all the same, even those with numbers
+    /// that are not stored (D-4).
     UnstoredNumbersLeave = "an end that is not stored lets out what begins a generation", "driver";
     /// A driver tries to write on in the place where another journal stands (D-2).
     DisplacedGoesOn = "a driver goes on where another journal stands in the place of its own", "driver";
@@ -247,11 +248,11 @@ bugs! {
     HearsayCounts = "who passes a report of a broken link on counts as its witness", "driver";
     /// A host is parted from another one although only it holds the highest commit (G-5).
     PartedWithTheCommit = "a host is parted from others with the only commit", "driver";
-    /// A worker to which its own system refuses what forming needs is not replaced (G-9).
+    /// A worker to which its own system refuses a resource for forming is not replaced (G-9).
     RefusedIsKept = "who is refused by its own system is not replaced", "driver";
     /// A checkpoint is made whole before all its parts are safe.
     SealedTooEarly = "a checkpoint is made whole before all its parts are safe", "driver";
-    /// Training begins again from the start, and nothing says so (G-10).
+    /// Training begins again from the start, and no message says so (G-10).
     LossNotTold = "the loss of the training state is not told", "driver";
     /// A job that must fail at the loss of its training state begins again from the start.
     TotalLossTolerated = "a job begins again from the start although it may not", "driver";
@@ -269,7 +270,7 @@ bugs! {
     StarvedGivenUp = "a starved agent of the driver's own machine is lost", "transport";
     /// The session with a silent driver is given up as soon as any other session (D-3).
     SilentDriverForgotten = "the session with a driver that is paused is given up", "transport";
-    /// A message that a peer's port is closed ends its session, whoever sent it.
+    /// A message that a peer's port is closed ends its session, regardless of its sender.
     RefusalBelieved = "a peer is lost as soon as a port is said to be closed", "transport";
     /// A frame that was delivered is never acknowledged to its sender (TR-6).
     NothingAcknowledged = "what was delivered is not acknowledged", "session";
@@ -299,11 +300,11 @@ bugs! {
     ChangeOfWrongTable = "the change of a table is applied to another one", "state";
     /// On arrival the worker does not tell the commit that it holds (G-8).
     CommitNotTold = "the commit is not told on arrival", "state";
-    /// A step that a new driver orders to be saved as the one before did is never said to be safe (C-1).
+    /// A step whose save a new driver orders again, as its predecessor did, is never reported as safe (C-1).
     RepeatedSaveUnanswered = "an order to save that a new driver repeats is not answered", "state";
     /// The pause of one generation goes on in the next.
     PauseOutlivesGeneration = "a pause outlives its generation", "state";
-    /// On a new connection the worker does not repeat what the driver missed.
+    /// On a new connection the worker does not repeat the messages that the driver missed.
     NothingAnnounced = "nothing is announced on a new connection", "state";
     /// A worker listens to a driver that has a successor (D-2).
     FormerDriverHeeded = "a driver that was succeeded is heeded", "state";
@@ -371,7 +372,7 @@ bugs! {
     LedgerNotRestored = "a rollback keeps the place in the data", "training";
     /// Changes that a training function makes after its last commit, on its way out, are not thrown away.
     ScribblesKept = "changes behind the last commit survive an interrupt", "training";
-    /// The digest of a commit is not looked at when a sync looks for those who hold the root's.
+    /// The digest of a commit is not looked at when a sync looks for the holders of the root's commit.
     StepsComparedAlone = "a commit of the root's step counts as the root's", "training";
     /// The steps that an abort undid are not counted at the training thread.
     UndoneStepsNotCounted = "steps that an abort undid are not counted", "training";

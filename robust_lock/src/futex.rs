@@ -1,4 +1,4 @@
-//! The system calls that wait for words and wake who waits: futex(2) and futex_waitv(2). Used by both sides.
+//! The system calls that wait for words and wake waiting threads: futex(2) and futex_waitv(2). Used by both sides.
 
 use std::io;
 use std::sync::atomic::AtomicU32;
@@ -66,7 +66,7 @@ fn deadline(timeout: Duration) -> io::Result<libc::timespec> {
     })
 }
 
-/// Wakes whoever waits for the word, in any process.
+/// Wakes all threads that wait for the word, in any process.
 #[expect(unsafe_code, reason = "futex(2) has no safe wrapper")]
 pub(crate) fn wake(word: &AtomicU32) {
     // SAFETY: the word lives through the call, which does not read it.

@@ -3,8 +3,8 @@
 //!
 //! The lock is a robust mutex of the C library, not a bare futex. A thread has one list of robust locks, which the kernel
 //! walks when the thread ends, and it belongs to the C library: a list of ours in its place would take its own robust
-//! mutexes from it, and an entry of ours in its list would depend on how it links them. Where in the mutex the word is
-//! that the kernel changes is asked of the kernel (get_robust_list(2)), so nothing here knows how a mutex is laid out.
+//! mutexes from it, and an entry of ours in its list would depend on how it links them. The offset of the word that the
+//! kernel changes is read from the kernel (get_robust_list(2)), so nothing here knows how a mutex is laid out.
 
 use std::io;
 use std::marker::PhantomData;
@@ -27,7 +27,7 @@ pub enum LockError {
     Malformed {
         /// The words.
         text: String,
-        /// What is wrong with a number in it.
+        /// The error of a number in it.
         #[source]
         source: Option<ParseIntError>,
     },

@@ -53,15 +53,15 @@ impl PeerLocks {
         self.table.deaths().load(Ordering::Acquire)
     }
 
-    /// Sleeps while `word` is `seen` and the agent has seen no other deaths, at most `timeout`. May return early, for any
-    /// reason. False where the system cannot wait for two words (Linux before 5.16): nothing was waited for then.
+    /// Sleeps while `word` is `seen` and the agent has seen no other deaths, at most `timeout`. May return early, for
+    /// any reason. False if the system cannot wait for two words (Linux before 5.16): nothing was waited for then.
     pub fn wait(&self, word: &AtomicU32, seen: u32, deaths: u32, timeout: Duration) -> bool {
         futex::wait_any(&[(word, seen), (self.table.deaths(), deaths)], Some(timeout)).is_ok()
     }
 }
 
-/// What marks have of a table's token. Marks of two agents' tables seldom agree; where they do, a worker may take a stranger's
-/// death for that of a peer.
+/// The part of a table's token that is in its marks. Marks of two agents' tables seldom agree. If they do, a worker may
+/// take a stranger's death for that of a peer.
 fn tag_of(table: &LockTable) -> u32 {
     (table.tag() as u32) & !SEAT_MASK
 }

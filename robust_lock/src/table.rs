@@ -21,7 +21,7 @@ use crate::futex;
 const NAME: &CStr = c"elastic-locks";
 const LINK: &[u8] = b"/memfd:elastic-locks";
 
-/// The number of seats: what one call can wait for, less the word by which the watcher itself is called.
+/// The number of seats: the most words that one call can wait for, less the word by which the watcher itself is called.
 pub(crate) const SEATS: u32 = futex::WORDS_MAX as u32 - 1;
 
 /// Words that a lock of the C library may need: `pthread_mutex_t` has 40 to 48 bytes.
@@ -40,8 +40,8 @@ struct TableHeader {
     token: [AtomicU64; 2],
     /// Changes when the watcher has something to do other than a lock's.
     bell: AtomicU32,
-    /// Changes when the watcher has seen a death. Workers wait for it: of those who wait for a lock's word, the kernel
-    /// wakes one alone.
+    /// Changes when the watcher has seen a death. Workers wait for it: of the threads that wait for a lock's word, the
+    /// kernel wakes only one.
     deaths: AtomicU32,
 }
 
@@ -81,7 +81,7 @@ impl TableSeat {
         }
     }
 
-    /// Leaves a note, cut where it is too long.
+    /// Leaves a note, cut if it is too long.
     pub(crate) fn set_note(&self, text: &str) {
         let mut end = text.len().min(NOTE_BYTES_MAX);
         while !text.is_char_boundary(end) {

@@ -11,7 +11,7 @@ use elastic_shm_protocol::owner::{self, OwnerSight};
 use crate::futex;
 use crate::table::{LockTable, SEATS, pass_on};
 
-/// What is done when an owner has died, on the watcher's thread.
+/// The action at an owner's death, on the watcher's thread.
 type OnDeath = Box<dyn FnOnce() + Send>;
 
 /// Watches the locks of a host's workers. Dropping it ends the watch.
@@ -37,7 +37,7 @@ impl std::fmt::Debug for WatchShared {
 /// The seats in use.
 #[derive(Default)]
 struct Seats {
-    /// Those that are watched have something to do at a death.
+    /// Seats in use, each with the action at its owner's death while it is watched.
     used: BTreeMap<u32, Option<OnDeath>>,
     /// The next seat to be given out. Seats take turns, so that one is not used again at once.
     next: u32,
@@ -163,7 +163,7 @@ impl WatchShared {
         }
     }
 
-    /// Looks at all watched seats: adds the words to wait for, and returns what is to be done for those who died.
+    /// Looks at all watched seats: adds the words to wait for, and returns the actions for owners that died.
     fn look<'a>(
         &'a self,
         words: &mut Vec<(&'a std::sync::atomic::AtomicU32, u32)>,

@@ -1,5 +1,5 @@
-//! Locks of real processes: what is a death, and what only looks like one. The processes are this test program again,
-//! told by an environment variable to be an owner, and what to do by lines on their stdin.
+//! Locks of real processes: deaths, and events that only look like one. The processes are this test program again. An
+//! environment variable makes it an owner, and lines on its stdin give it orders.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::IntoRawFd as _;
@@ -21,10 +21,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Prefix of an owner's lines, since the test harness writes to the same stream.
 const MARK: &str = "@";
 const KILLS: u64 = 200;
-/// Of them with one watch, which has seats for 127.
+/// Kills with one watch, which has seats for 127.
 const A_WATCH: u64 = 100;
 
-/// Not a test of its own: what an owner does. As in a worker, the lock is with a thread of its own.
+/// Not a test of its own: the program of an owner. As in a worker, the lock is with a thread of its own.
 #[test]
 #[expect(clippy::exit, reason = "one of the ways in which an owner ends")]
 fn owner() {
@@ -420,7 +420,7 @@ fn seats_are_bounded_and_are_given_out_again() {
     owner.sees_death();
     owner.end();
     drop(owner);
-    // The seat of one who has died is clean.
+    // The seat of a dead owner is clean.
     let next = Owner::holding(&watch);
     assert!(next.is_quiet());
 }

@@ -1,5 +1,5 @@
-//! A process's attachment to its job: what `run` is made of. Bindings of other languages, which own their
-//! loop, use it directly.
+//! A process's attachment to its job, on which `run` is built. Bindings of other languages, which own their loop, use
+//! it directly.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -39,8 +39,7 @@ impl Default for AttachOptions {
 /// A process's attachment to its job.
 pub struct Attachment {
     membership: Membership,
-    /// The actor thread, which ends when the worker leaves; its result says what went wrong. `None` without a
-    /// driver.
+    /// The actor thread, which ends when the worker leaves; its result is the error, if any. `None` without a driver.
     thread: Option<JoinHandle<ThreadEnd>>,
 }
 

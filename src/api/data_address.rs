@@ -23,8 +23,8 @@ pub(super) fn data_ip(environment: &WorkerEnvironment) -> Result<IpAddr> {
     })
 }
 
-/// Where to listen once this host has lost the address: at the new address of the interface that had it, or else at
-/// that of the route to the driver.
+/// A new listening address for a host that has lost its former one: the new address of the interface that had it, or
+/// else that of the route to the driver.
 pub(super) fn follow(first: IpAddr, environment: WorkerEnvironment) -> NewIp {
     let interface =
         interface_addresses().into_iter().find(|(_, ip)| *ip == first).map(|(name, _)| name);

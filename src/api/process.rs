@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 /// Time limit for the last messages to reach the driver.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// How the thread ended; the error says what went wrong.
+/// Result of the thread, with the text of its error.
 pub(super) type ThreadEnd = Result<(), String>;
 
 /// The start parameters of the thread.

@@ -31,7 +31,7 @@ pub(super) struct StartedWorker {
     pub(super) control: TrainingControl,
     pub(super) abort: AbortHandle,
     pub(super) fabric: Groups,
-    /// The actor thread, which ends when the worker leaves; its result says what went wrong.
+    /// The actor thread, which ends when the worker leaves; its result is the error, if any.
     pub(super) thread: JoinHandle<ThreadEnd>,
 }
 

@@ -235,7 +235,7 @@ fn bytes_of(manifest: &Manifest) -> u64 {
     manifest.files.iter().map(|file| file.bytes).sum()
 }
 
-/// When the checkpoint was saved; empty where the file says what is no time.
+/// Time of the checkpoint; empty if the file's value is no time.
 fn at(manifest: &Manifest) -> String {
     time_text(manifest.saved_at_ms)
 }

@@ -1,4 +1,4 @@
-//! `completions`: what a shell needs to complete commands and flags. Called by `main`.
+//! `completions`: scripts with which a shell completes commands and flags. Called by `main`.
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;

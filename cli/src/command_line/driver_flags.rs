@@ -30,7 +30,7 @@ pub(crate) struct DriverFlags {
     /// A file in TOML with flags, by their names; a flag or variable goes before it. See `elastic-node config show`
     #[arg(long, env = "ELASTIC_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What that file sets, as words of a command line.
+    /// Settings of that file, as words of a command line.
     #[arg(skip)]
     pub(crate) from_file: Vec<String>,
     /// The address on which the driver listens for QUIC; port 0 takes any free port [default: 127.0.0.1:7070;

@@ -1,4 +1,4 @@
-//! Turns the driver's flags into a plan: fills in defaults, and refuses contradictions with the flag and the way out.
+//! Turns the driver's flags into a plan: fills in defaults, and refuses contradictions with the flag and a remedy.
 //! Called by `main`.
 
 use std::io::ErrorKind;
@@ -34,7 +34,7 @@ use super::torch_plan::{TorchPlan, is_script, read_torch, with_python};
 use super::values::DEFAULT_PORT;
 use crate::process::plain_file;
 
-/// Name of the only host of `run`, where no hosts are named.
+/// Name of the only host of `run`, if no hosts are named.
 const RUN_HOST: &str = "localhost";
 
 /// Default timeout of a health check, that of Slurm's `HealthCheckProgram`.
@@ -67,7 +67,7 @@ pub(crate) struct DriverPlan {
     /// The state directory, if it is not the default folder of the driver's address.
     pub(crate) state_dir: Option<PathBuf>,
     /// Whether the driver writes a journal to the state directory, so that it can be killed and started again. It does
-    /// not where a restarted driver could not be found again: on any free port, with no folder named.
+    /// not if a restarted driver could not be found again: on any free port, with no folder named.
     pub(crate) keeps_journal: bool,
     /// Whether it begins a job.
     start: JobStart,
@@ -79,15 +79,15 @@ pub(crate) struct DriverPlan {
     pub(crate) is_standby: bool,
     /// Leader lease: delay before a standby takes over after the acting driver has vanished.
     pub(crate) lease: Duration,
-    /// Where the dashboard listens, if there is one.
+    /// The dashboard's address, if there is a dashboard.
     pub(crate) dashboard: Option<DashboardPlan>,
     /// The secret that the nodes of the job share beforehand, if there is one.
     pub(crate) shared: Option<SharedSecret>,
-    /// What the file of `--config` has set, as words of a command line.
+    /// Settings of the file of `--config`, as words of a command line.
     pub(crate) from_file: Vec<String>,
 }
 
-/// Where the dashboard listens.
+/// The dashboard's address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct DashboardPlan {
     /// The address; port 0 is any free port.
@@ -104,7 +104,7 @@ impl DriverPlan {
 }
 
 impl DashboardPlan {
-    /// The dashboard that nobody has asked for: on any free port, for this machine alone.
+    /// The dashboard by default: on any free port, for this machine alone.
     const UNASKED: Self =
         Self { bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), is_asked_for: false };
 }
@@ -468,7 +468,7 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 /// Default of `--checkpoint-keep`.
 const CHECKPOINT_KEEP: u32 = 3;
 
-/// The settings of durable checkpoints. Whether the folder can be used is seen where it is used: at the workers.
+/// The settings of durable checkpoints. The folder itself is checked by the workers, which use it.
 fn checkpoints(flags: &DriverFlags) -> Result<Option<CheckpointSettings>, CommandFailure> {
     let Some(folder) = &flags.checkpoint else {
         let given = [
@@ -508,7 +508,7 @@ fn checkpoints(flags: &DriverFlags) -> Result<Option<CheckpointSettings>, Comman
     }))
 }
 
-/// Refuses what stands in the place of a flag's folder, where a job begins.
+/// Refuses a flag's path that is something else than a folder, at the beginning of a job.
 fn check_folder(start: JobStart, flag: &str, folder: Option<&Path>) -> Result<(), CommandFailure> {
     let Some(folder) = folder.filter(|it| it.exists() && !it.is_dir()) else { return Ok(()) };
     start.needs(Err(CommandFailure::usage(format!("{flag} {} is no folder", folder.display()))

@@ -5,8 +5,9 @@ use std::path::Path;
 use super::failure::{CommandFailure, ResultExt as _};
 use crate::process::{EVENTS_FILE, lines_of, open_log};
 
-/// Reads what `read` finds in the log's lines, the oldest first; a log that had become too long and was put aside is
-/// read before the present one. `command` is what a user who gave the wrong directory types instead.
+/// Gives the log's lines to `read`, the oldest first, and returns its result. A log that had become too long and was
+/// put aside is read before the present one. `command` is the command for the hint to a user who gave the wrong
+/// directory.
 ///
 /// # Errors
 /// There is no log, or it names no job.

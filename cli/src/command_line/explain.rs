@@ -1,5 +1,5 @@
-//! `explain`: why a generation ended, or what the job waits for, from the event log of a state directory. Called by
-//! `main`.
+//! `explain`: the reason for the end of a generation, or for the job's wait, from the event log of a state directory.
+//! Called by `main`.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -39,7 +39,7 @@ pub(crate) struct ExplainFlags {
     json: bool,
 }
 
-/// What is to be explained, as the command line says it.
+/// The subject of the explanation, as the command line names it.
 #[derive(Clone, Copy, Debug)]
 struct AskedQuestion(ExplainRequest);
 

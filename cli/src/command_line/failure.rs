@@ -1,5 +1,5 @@
-//! Failures and how they are reported: `error:`, `caused by:`, `hint:` on stderr, and the exit code. Used by every
-//! command; `main` reports.
+//! Failures and their reports: `error:`, `caused by:`, `hint:` on stderr, and the exit code. Used by every command;
+//! `main` reports.
 
 use std::error::Error;
 use std::fmt;
@@ -26,7 +26,7 @@ pub(crate) struct CommandFailure {
 }
 
 impl CommandFailure {
-    /// A failure with exit code `CODE_FAILED`; `message` says what did not work.
+    /// A failure with exit code `CODE_FAILED`; `message` names the step that failed.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self {
             code: CODE_FAILED,
@@ -134,7 +134,7 @@ impl CommandFailure {
     }
 }
 
-/// The system's number of an error, also of one that another holds: an error's source leaves out what it holds itself.
+/// The system's number of an error, or of an error inside it. The latter is not among the error's sources.
 fn system_code(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(|| system_code(error.get_ref()?.downcast_ref()?))
 }
@@ -147,7 +147,7 @@ impl fmt::Display for CommandFailure {
 
 /// Turns errors into failures.
 pub(crate) trait ResultExt<T> {
-    /// A failure; `message` says what was attempted.
+    /// A failure; `message` names the attempted step.
     fn failed(self, message: impl Into<String>) -> Result<T, CommandFailure>;
     /// A usage error; `message` says which part of the command line is invalid.
     fn usage(self, message: impl Into<String>) -> Result<T, CommandFailure>;

@@ -1,5 +1,5 @@
-//! Which job a command means: the driver at an address, the job with an id, or the one of this user on this machine.
-//! Used by `list`, `status`, `explain`, `logs`, `timeline` and `report`.
+//! The job that a command means: that of the driver at an address, the one with an id, or the one of this user on this
+//! machine. Used by `list`, `status`, `explain`, `logs`, `timeline` and `report`.
 
 use std::path::{Path, PathBuf};
 
@@ -14,12 +14,12 @@ pub(super) fn known_jobs() -> Vec<JobEntry> {
     JobRegistry::of_user().map(|registry| registry.jobs()).unwrap_or_default()
 }
 
-/// The job that is meant: by the begin of its id, else the one that runs, else the last.
+/// The job whose id begins so; without an id the running job, else the last.
 pub(super) fn find_job(id: Option<&str>) -> Result<JobEntry, CommandFailure> {
     choose(known_jobs(), id, &JobEntry::condition)
 }
 
-/// The state directory that is given, else that of the job that is meant.
+/// The given state directory, else that of the selected job.
 pub(super) fn state_dir_of(
     given: Option<&Path>,
     id: Option<&str>,

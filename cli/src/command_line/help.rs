@@ -1,5 +1,5 @@
-//! The two lengths of help: `-h` shows what most jobs need, without the environment's variables; `--help` shows all.
-//! Called by `reading`.
+//! The two lengths of help: `-h` shows the flags that most jobs need, without the environment's variables; `--help`
+//! shows all. Called by `reading`.
 
 use std::ffi::{OsStr, OsString};
 

@@ -1,4 +1,4 @@
-//! Where a job is that a command asks: the driver at an address, or a job of this machine, running or over. Used by
+//! The source of answers about a job: the driver at an address, or a job of this machine, running or over. Used by
 //! `status`, and by the requests of `operate`.
 
 use std::fs;
@@ -28,7 +28,7 @@ pub(crate) struct DriverAccess {
     state_dir: Option<PathBuf>,
 }
 
-/// Where the job is.
+/// The source of answers about a job.
 pub(super) enum JobSource {
     /// The driver at an address, with the token that it asks for.
     Driver(String, TokenSource),

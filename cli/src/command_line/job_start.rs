@@ -1,5 +1,5 @@
-//! Whether a driver begins a job or goes on with one, as far as its state directory tells. What a job that lives can do without for
-//! a while is refused only where a job begins. Used by `driver_plan`.
+//! Whether a driver begins a job or goes on with one, as far as its state directory tells. A missing resource that a
+//! running job can do without for a while is an error only at the beginning of a job. Used by `driver_plan`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,8 +17,8 @@ pub(super) enum JobStart {
 }
 
 impl JobStart {
-    /// The part of a driver with a journal. A driver leaves a journal of its own, and its address where the journal is in a
-    /// store, unless the job is over.
+    /// The part of a driver with a journal. A driver that goes leaves a file behind, unless the job is over: its own
+    /// journal, or its address if the journal is in a store.
     pub(super) fn of(state_dir: Option<&Path>, bind: SocketAddr, has_store: bool) -> Self {
         let folder = state_dir.map(Path::to_owned).or_else(|| default_state_dir(bind));
         let left = if has_store { ADDRESS_FILE } else { JOURNAL_FILE };
@@ -28,7 +28,7 @@ impl JobStart {
         }
     }
 
-    /// Refuses what a job cannot begin without. One that lives goes on with what it knows, and a warning says what is missing.
+    /// Refuses a job that fails a check at its beginning. A job that goes on does so all the same, with a warning.
     pub(super) fn needs(self, checked: Result<(), CommandFailure>) -> Result<(), CommandFailure> {
         match (self, checked) {
             (Self::Again, Err(failure)) => {

@@ -1,6 +1,5 @@
-//! Logs to stderr; stdout is for data. Everything that a process writes to stderr goes through one lane, so that a
-//! stopped terminal or an unread pipe blocks no other work: lines that do not fit are dropped and counted. Started by
-//! `main`.
+//! Logs to stderr; stdout is for data. All output of a process to stderr goes through one lane, so that a stopped
+//! terminal or an unread pipe blocks no other work: lines that do not fit are dropped and counted. Started by `main`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -150,7 +149,7 @@ pub(crate) fn stderr_lane() -> Option<DroppingWriter> {
 /// Waits for the last lines, for 1 s at most. To be called before the process ends.
 pub(crate) fn flush_stderr() {
     if let Some(stderr) = STDERR.get() {
-        // A timeout cannot be reported: stderr itself is what hangs.
+        // A timeout cannot be reported: stderr itself hangs.
         let _ = stderr.words.flush(LAST_LINES_WITHIN);
     }
 }

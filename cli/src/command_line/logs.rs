@@ -1,4 +1,4 @@
-//! `logs`: what the workers of a job have written, from the files of `--output-dir` on this machine. Called by `main`.
+//! `logs`: the output of a job's workers, from the files of `--output-dir` on this machine. Called by `main`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ const PART_BYTES: usize = 64 << 10;
 /// Longest line that waits for its end, in bytes; a longer one is printed in parts.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// The way out where a worker is meant that is not there.
+/// Hint if the named worker is not there.
 const WHERE_SHOWN: &str = "`elastic-node status` shows the ranks and their hosts";
 
 /// Flags of `logs`.
@@ -57,8 +57,8 @@ pub(crate) struct LogsFlags {
     output_dir: Option<PathBuf>,
 }
 
-/// Prints the output: stdout of the workers on stdout, stderr on stderr. Lines begin with `[host:slot] ` where several
-/// workers are meant, or may come to be (`--follow`).
+/// Prints the output: stdout of the workers on stdout, stderr on stderr. Lines begin with `[host:slot] ` if several
+/// workers are selected, or may come to be (`--follow`).
 pub(crate) fn print_logs(flags: &LogsFlags) -> Result<(), CommandFailure> {
     let host = flags
         .host
@@ -142,7 +142,7 @@ impl ShownFiles {
         missing
     }
 
-    /// Prints what has been written since the last time. True if there was more.
+    /// Prints the new output since the last time. True if there was more.
     fn print_more(&mut self, is_end: bool) -> Result<bool, CommandFailure> {
         let mut has_more = false;
         for file in &mut self.files {
@@ -156,7 +156,7 @@ impl ShownFiles {
 struct ShownFile {
     path: PathBuf,
     stream: OutputStream,
-    /// The text before each line; empty where one worker is meant.
+    /// The text before each line; empty if only one worker is shown.
     prefix: String,
     /// Bytes that were read.
     read: u64,
@@ -165,8 +165,8 @@ struct ShownFile {
 }
 
 impl ShownFile {
-    /// Prints what has been written since the last time, and at the end the last line, even if it has no end. True if
-    /// there was more.
+    /// Prints the new output since the last time, and at the end the last line, even if it has no end. True if there
+    /// was more.
     fn print_more(&mut self, is_end: bool) -> Result<bool, CommandFailure> {
         let unreadable = format!("{} cannot be read", self.path.display());
         let mut file = File::open(&self.path).failed(&*unreadable)?;

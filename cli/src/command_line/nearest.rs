@@ -1,6 +1,6 @@
 //! Suggestions for misspelt words: commands, and environment variables that set flags. Used by `reading`.
 
-/// Most changes of a letter by which a word may differ from the one that was meant.
+/// Most changes of a letter between a word and the suggestion for it.
 const CHANGES_MAX: usize = 2;
 
 /// The candidate that `word` most likely means; none if none is near.

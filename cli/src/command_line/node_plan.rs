@@ -1,4 +1,4 @@
-//! The plan of one node, where `run` is typed on each of a job's several nodes. Called by `driver_plan`.
+//! The plan of one node, if `run` is typed on each of a job's several nodes. Called by `driver_plan`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub(crate) struct NodePlan {
     pub(crate) interface: Option<String>,
     /// The secret that the nodes share.
     pub(crate) secret: SecretSource,
-    /// How long to wait for the driver.
+    /// Time limit of the wait for the driver.
     pub(crate) patience: Duration,
     /// Whether another task of the same Slurm node is its agent.
     pub(crate) is_spare: bool,
@@ -174,7 +174,7 @@ fn rendezvous(
     Ok(Some(Rendezvous { nodes, head, store }))
 }
 
-/// The endpoint as `HOST:PORT`; `port` is used where it has none.
+/// The endpoint as `HOST:PORT`; `port` is used if it has none.
 fn with_port(endpoint: &str, port: u16) -> String {
     let is_v6 = endpoint.parse::<std::net::Ipv6Addr>().is_ok();
     let has_port = endpoint.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());

@@ -11,7 +11,7 @@ const PLACEHOLDERS: [(&str, &str); 4] = [
     ("{time}", "${time}"),
 ];
 
-/// What stands before each line of a worker.
+/// Prefix of each line of a worker's output.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct OutputPrefix(String);
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::CommandFailure;
 
-/// Bytes read of a program to see what it is: the first line of a script.
+/// Bytes read of a program to see its kind: the first line of a script.
 const BEGIN_BYTES: u64 = 256;
 
 /// Whether a program is to be run as it is, though torchrun would give it to Python: a binary, or an executable script of

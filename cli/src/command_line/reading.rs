@@ -56,7 +56,7 @@ pub(super) fn with_file(
     Ok((matches.map_err(&refused)?, Some(settings)))
 }
 
-/// Notes what a file has set, for the list of jobs.
+/// Notes the settings of a file, for the list of jobs.
 fn note_file(cli: &mut CommandLine, from_file: Option<&FileSettings>) {
     let words = from_file.map(FileSettings::words).unwrap_or_default();
     match &mut cli.command {
@@ -65,7 +65,7 @@ fn note_file(cli: &mut CommandLine, from_file: Option<&FileSettings>) {
     }
 }
 
-/// A word that stands where a command does, and is none; clap calls it an unexpected argument.
+/// A word in the place of a command that is none; clap calls it an unexpected argument.
 fn unknown_command(error: &clap::Error) -> Option<CommandFailure> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;

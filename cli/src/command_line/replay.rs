@@ -37,7 +37,7 @@ pub(crate) struct ReplayFlags {
     redact: bool,
 }
 
-/// Replays a recording and prints what was found. A decision that differs is a failure.
+/// Replays a recording and prints the result. A decision that differs is a failure.
 pub(crate) fn run_replay(flags: &ReplayFlags) -> Result<(), CommandFailure> {
     let path = flags.state_dir.display();
     let segments = read_recording(&flags.state_dir)

@@ -131,8 +131,8 @@ async fn watch(client: &StatusClient) -> Result<WatchedAnswer, CommandFailure> {
     }
 }
 
-/// Prints how a job of this machine ended that was watched until its driver was gone. A driver goes a moment after the end
-/// of its job: that nobody saw its last status is no failure.
+/// Prints the end of a job of this machine that was watched until its driver was gone. A driver goes a moment after the
+/// end of its job: a watcher that missed its last status has not failed.
 fn print_end(
     job: &str,
     failure: CommandFailure,

@@ -99,7 +99,7 @@ pub(super) fn describe_status(status: &StatusReport) -> String {
     text.trim_end().to_owned()
 }
 
-/// The word for where the job is; a job that the operator has ended is no failure.
+/// The word for the job's phase; a job that the operator has ended is no failure.
 fn phase_of(status: &StatusReport) -> &'static str {
     match &status.result {
         Some(result) if result.outcome == JobOutcome::Stopped => "stopped",
@@ -107,8 +107,8 @@ fn phase_of(status: &StatusReport) -> &'static str {
     }
 }
 
-/// Goodput, and the largest of what the rest of the time went into, as many as fit in `width` characters; `None` before
-/// the first second was counted.
+/// Goodput, and the largest uses of the rest of the time, as many as fit in `width` characters; `None` before the first
+/// second was counted.
 pub(crate) fn describe_goodput(goodput: &GoodputStatus, width: usize) -> Option<String> {
     let since_start = goodput.since_start?;
     let GoodputStatus { slot_seconds, buckets, .. } = goodput;
@@ -130,7 +130,7 @@ pub(crate) fn describe_goodput(goodput: &GoodputStatus, width: usize) -> Option<
         .filter(|recent| *recent != percent(since_start))
         .map_or_else(String::new, |recent| format!(", {recent} in the last 10 minutes"));
     let head = format!("goodput: {} since the start{recent}", percent(since_start));
-    // Of the largest as many as have room.
+    // The largest ones, as many as there is room for.
     let with = |count: usize| format!("{head} ({})", named[..count].join(", "));
     let fits = |text: &String| text.chars().count() <= width;
     Some((1..=named.len()).rev().map(with).find(fits).unwrap_or_else(|| head.clone()))
@@ -166,7 +166,7 @@ fn workers_table(status: &StatusReport) -> Table {
     table
 }
 
-/// What a worker's program wants shown, on one line: its numbers, then its note.
+/// The words of a worker's program, on one line: its numbers, then its note.
 pub(crate) fn program_words(worker: &WorkerStatus) -> String {
     let (numbers, note) = (worker.reported.to_string(), &worker.note);
     let gap = if numbers.is_empty() || note.is_empty() { "" } else { " · " };

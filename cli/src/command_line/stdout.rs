@@ -27,7 +27,7 @@ pub(crate) fn print_text(text: &str) -> Result<(), CommandFailure> {
     }
 }
 
-/// Width of the terminal that shows stdout, in characters; none where it is no terminal.
+/// Width of the terminal that shows stdout, in characters; `None` if it is no terminal.
 pub(crate) fn stdout_columns() -> Option<u16> {
     let is_terminal = io::stdout().is_terminal();
     let (columns, _) = ratatui::crossterm::terminal::size().ok().filter(|_| is_terminal)?;
@@ -55,7 +55,7 @@ pub(crate) fn print_output(is_stdout: bool, bytes: &[u8]) -> Result<(), CommandF
     }
 }
 
-/// Whether a terminal shows what is written to stdout, or to stderr, and obeys escape sequences in it.
+/// Whether the output to stdout, or to stderr, goes to a terminal that obeys escape sequences in it.
 pub(crate) fn shows_escapes(is_stdout: bool) -> bool {
     match is_stdout {
         true => io::stdout().is_terminal(),

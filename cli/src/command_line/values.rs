@@ -99,7 +99,7 @@ pub(crate) fn host_and_port(text: &str) -> Result<String, String> {
     host_and_port_or(text, DEFAULT_PORT)
 }
 
-/// Checks an address of the driver from outside, and leaves it as it is: where it names no port, the driver's own is meant,
+/// Checks an address of the driver from outside, and leaves it as it is. One without a port gets the driver's own,
 /// which is known once the driver listens.
 pub(crate) fn advertised(text: &str) -> Result<String, String> {
     host_and_port(text).map(|_| text.trim().to_owned())
@@ -137,7 +137,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     addresses.next().ok_or_else(|| format!("{text:?} has no address"))
 }
 
-/// Parses [`address`], where something is to listen. The system lets a program listen at an address of many hosts, where no peer
+/// Parses [`address`] for a listener. The system lets a program listen at an address of many hosts, at which no peer
 /// reaches it.
 pub(crate) fn listening_address(text: &str) -> Result<SocketAddr, String> {
     let address = address(text)?;

@@ -14,7 +14,7 @@ use super::slurm::SlurmTask;
 use super::values::{hosts_and_ports, slots};
 use crate::process::{TokenSource, read_token_from_launcher};
 
-/// The environment variable of the token, where no file gives it.
+/// The environment variable of the token, if no file gives it.
 pub(crate) const TOKEN_VARIABLE: &str = "ELASTIC_TOKEN";
 
 /// Timeout for finding a driver that does not answer, or has not stored its token yet.
@@ -125,7 +125,7 @@ fn given_host(name: &str) -> Result<HostName, CommandFailure> {
     HostName::new(name).usage("--host").map_err(|failure| failure.hint(hint))
 }
 
-/// Fills in the defaults, or reports what is missing.
+/// Fills in the defaults, or reports missing flags.
 pub(crate) fn plan_worker(arguments: &RoleArguments) -> Result<WorkerPlan, CommandFailure> {
     let flags = &arguments.worker;
     let join = flags.join.as_deref().ok_or_else(|| {

@@ -138,7 +138,7 @@ impl Cluster {
     /// Ends everything in order: sends SIGINT to the driver, as Ctrl-C does.
     pub(super) async fn stop(&mut self) {
         if let Some(pid) = self.driver.id() {
-            // The driver may have ended just now; dropping the cluster kills what is left.
+            // The driver may have ended just now; dropping the cluster kills the remaining processes.
             let _ = send(pid, Signal::SIGINT);
             let _ = timeout(PATIENCE, self.driver.wait()).await;
         }

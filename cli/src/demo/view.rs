@@ -102,7 +102,7 @@ fn plain_line(status: &StatusReport) -> String {
     format!("{phase}: {workers}step {step}{epoch}{numbers}")
 }
 
-/// The demo in a few lines: how far it is, what it has lost, and a line for each worker.
+/// The demo in a few lines: its progress, its losses, and a line for each worker.
 fn lines_of(status: &StatusReport, width: usize) -> Vec<String> {
     let step = status.workers.iter().map(|worker| worker.step).max().unwrap_or_default();
     let epoch = epoch_of(status).unwrap_or_default().min(EPOCHS);

@@ -32,7 +32,7 @@ pub(crate) struct Accounting {
 }
 
 impl Accounting {
-    /// The ledger of a job, with what an event log already tells of it.
+    /// The ledger of a job, with the events that its log has already.
     pub(crate) fn begin(node: &NodeHandle, job: &str, log: &Path) -> Self {
         // Both clocks at one moment: reading the log takes time, which counts as well.
         let (now, here) = (since_1970(wall_clock()), node.now());
@@ -56,7 +56,7 @@ impl Accounting {
         self.tally.borrow_mut().handle_event(event);
     }
 
-    /// What `status` shows.
+    /// The goodput as `status` shows it.
     pub(crate) fn status(&self) -> GoodputStatus {
         self.ledger.borrow().status(self.now())
     }

@@ -1,6 +1,6 @@
 //! Gives workers the agent's view of the network: the address at which the agent reached the driver, which works from
-//! this host whatever the driver believes its own address to be; and the interface that leads to the other hosts. Used
-//! by [`agent`](super::agent).
+//! this host even if the driver assumes another address for itself; and the interface that leads to the other hosts.
+//! Used by [`agent`](super::agent).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::network::{interface_of, ip_of};
 /// The variables that name the interface for gloo and NCCL.
 const OF_INTERFACE: [&str; 2] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"];
 
-/// How other hosts are reached from this one.
+/// The route from this host to others.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteToDriver {
     /// The driver's address, unless it is this machine's loopback.
@@ -46,13 +46,13 @@ pub(crate) struct DriverAddress<P> {
     processes: P,
     route: RouteToDriver,
     /// The driver's addresses for workers, before the names that led to them: a worker that starts while no name server
-    /// answers finds it all the same. None where it is on the loopback: workers of other machines could not reach a
+    /// answers finds it all the same. `None` if it is on the loopback: workers of other machines could not reach a
     /// worker that went through the loopback.
     address: Option<String>,
 }
 
 impl<P> DriverAddress<P> {
-    /// `driver` is where the agent looks for a driver: one address, or several with commas between them.
+    /// `driver` lists the addresses at which the agent looks for a driver, with commas between them.
     pub(crate) fn new(processes: P, driver: &str, interface: Option<String>) -> Self {
         let resolved = |name: &str| name.to_socket_addrs().into_iter().flatten();
         let all: Vec<SocketAddr> = driver.split(',').flat_map(resolved).collect();

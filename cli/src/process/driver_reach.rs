@@ -1,5 +1,5 @@
-//! Whether this host reaches a driver, and what to do if not. Used by `doctor --join`; its advice by [`agent`](super::agent),
-//! too.
+//! Whether this host reaches a driver, and a remedy if not. Used by `doctor --join`; its advice by
+//! [`agent`](super::agent), too.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
@@ -107,14 +107,14 @@ const PACKET_BYTES: i32 = 1_228;
 pub(crate) fn short_packets_towards(driver: &str) -> Option<String> {
     let address = driver.split(',').find_map(|it| it.to_socket_addrs().ok()?.next())?;
     let socket = connected(address).ok()?;
-    // Of the route, or of the path where a router has told.
+    // The MTU of the route, or of the path if a router has told it.
     let mtu = getsockopt(&socket, sockopt::IpMtu).ok()?;
     (mtu < PACKET_BYTES).then(|| {
         format!("the way there has an MTU of {mtu}; a connection with the driver needs {PACKET_BYTES}, as QUIC does")
     })
 }
 
-/// The way out where a driver could not be joined.
+/// Advice if a driver could not be joined.
 pub(crate) fn advice(driver: &str, error: &ConnectError) -> String {
     match error {
         ConnectError::Unreachable { .. } => short_packets_towards(driver).unwrap_or_else(|| {

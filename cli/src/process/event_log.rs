@@ -44,9 +44,9 @@ pub(crate) fn open_log_to_go_on(path: &Path) -> io::Result<File> {
     Ok(log)
 }
 
-/// The lines of a log, to its end or the first that the disk does not give. A damaged line is no reason to leave out those
-/// after it: what is no UTF-8 is replaced, what is beyond the length of a line is left out, and the reader of the line finds
-/// that it is no event.
+/// The lines of a log, to its end or the first that the disk does not give. A damaged line is no reason to leave out
+/// those after it. Bytes that are no UTF-8 are replaced, bytes beyond the length of a line are left out, and the reader
+/// of the line finds that it is no event.
 pub(crate) fn lines_of(log: impl Read) -> impl Iterator<Item = String> {
     let mut log = BufReader::new(log);
     std::iter::from_fn(move || {
@@ -125,7 +125,7 @@ struct Dropped {
     lines: u64,
 }
 
-/// How much goodput there was up to a time.
+/// The goodput up to a time.
 #[derive(Serialize)]
 struct GoodputLine<'a> {
     t: String,
@@ -154,7 +154,7 @@ impl EventMarker {
     }
 }
 
-/// What the first line of a driver says of its job.
+/// The job in the first line of a driver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoggedStart<'a> {
     /// The job's id.
@@ -177,7 +177,7 @@ impl EventLog {
     ) -> io::Result<Self> {
         let mut file = EventFile::unopened(path, umask, ContinuedLine::new(term, job));
         match file.open() {
-            // The first write tries to open it again, and says why that fails.
+            // The first write tries to open it again, and reports a failure.
             Err(_) if term > 1 => {}
             opened => opened?,
         }
@@ -248,7 +248,7 @@ struct EventFile {
     bytes: u64,
     /// Whether the last write failed, which may have left part of a line.
     is_failing: bool,
-    /// How each further file begins.
+    /// The first line of each further file.
     continued: ContinuedLine,
 }
 
@@ -341,7 +341,7 @@ impl Write for EventFile {
 
 /// Opens the file. By default it is for this user alone: events contain the last output of workers.
 fn open_masked(path: &Path, umask: FileUmask) -> io::Result<File> {
-    // To open a pipe is to wait for its reader: where there is none it is refused. A device is let be: /dev/null takes
+    // Opening a pipe waits for its reader. A pipe without a reader is refused. A device is let be: /dev/null takes
     // everything.
     if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
         let at_once = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path);
@@ -351,8 +351,8 @@ fn open_masked(path: &Path, umask: FileUmask) -> io::Result<File> {
         })?;
     }
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    // The process's own umask, an older version or another --umask may have left other permissions. What a link leads to
-    // may be everybody's: /dev/null is.
+    // The process's own umask, an older version or another --umask may have left other permissions. The target of a
+    // link may be everybody's: /dev/null is.
     if file.metadata()?.is_file() {
         file.set_permissions(fs::Permissions::from_mode(umask.of_files()))?;
     }
@@ -439,7 +439,7 @@ mod tests {
     fn g_9_a_log_that_is_not_written_holds_up_the_end_for_no_longer_than_its_timeout() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events.jsonl");
-        // A pipe that nobody reads stands for the disk that hangs.
+        // A pipe without a reader stands for the disk that hangs.
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
         let both_ends = OpenOptions::new().read(true).write(true).open(&path).expect("no wait");
         let (umask, at) = (FileUmask::PRIVATE, SystemTime::UNIX_EPOCH);

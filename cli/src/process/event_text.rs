@@ -1,7 +1,7 @@
 //! Events as text, for the log of the driver's process. Called by `observer`.
 //!
-//! Each line of the default level is worth a reader's time: what is expected while a job starts or resets (processes that
-//! start, attach and stop) is said at `debug`, and stands in the event log.
+//! Each line of the default level is worth a reader's time: events that are expected while a job starts or resets
+//! (processes that start, attach and stop) are logged at `debug`, and stand in the event log.
 
 use elastic_driver::EventKind;
 use elastic_observe::{EventLevel, EventWords, describe_event};
@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 
 use crate::command_line::printable;
 
-/// What decides at which level an event is said.
+/// The facts that decide an event's level.
 #[derive(Debug, Default)]
 pub(super) struct EventText {
     /// Whether agents are started by this driver: that they join is expected then.

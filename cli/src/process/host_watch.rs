@@ -1,5 +1,5 @@
-//! The agent's watch over its host: tells the driver which lanes of the agent's process do not answer, and at which
-//! address other hosts reach this one after it was renumbered. Used by [`agent`](super::agent).
+//! The agent's watch over its host: tells the driver about lanes of the agent's process that do not answer, and about
+//! the address at which other hosts reach this one after it was renumbered. Used by [`agent`](super::agent).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct AgentLanes {
     pub(super) ports: Vec<OffloadPort>,
     pub(super) streams: Arc<StandardStreams>,
-    /// Tells which output file has not been written for longest, if one hangs.
+    /// Finds the output file that has not been written for longest, if one hangs.
     pub(super) files: Box<dyn Fn() -> Option<DroppingWriterTrouble>>,
 }
 
@@ -52,7 +52,7 @@ fn status(name: &str, within: Duration, hanging: Duration, dropped_lines: u64) -
     }
 }
 
-/// What is watched, and what the driver knows of it.
+/// The watched lanes and route, and the address that the driver knows.
 pub(super) struct HostWatch {
     pub(super) lanes: AgentLanes,
     pub(super) route: RouteToDriver,

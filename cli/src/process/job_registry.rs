@@ -48,11 +48,11 @@ pub(crate) struct JobEntry {
     pub(crate) variables: BTreeMap<String, String>,
     /// Version of the driver.
     pub(crate) version: String,
-    /// How the job ended, if it has.
+    /// The job's end, if it has ended.
     pub(crate) ended: Option<JobEnd>,
 }
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct JobEnd {
     /// Time of the end, in RFC 3339.
@@ -63,7 +63,7 @@ pub(crate) struct JobEnd {
     pub(crate) status: Option<Box<StatusReport>>,
 }
 
-/// What is known about a job without asking its driver.
+/// Condition of a job as known without its driver's answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum JobCondition {
     /// Its driver runs on this machine.
@@ -196,7 +196,7 @@ impl JobRegistry {
         fs::rename(draft, path)
     }
 
-    /// Forgets what is beyond the bound. Other drivers may do so at the same time: what is gone already is no error.
+    /// Forgets the oldest entries beyond the bound. Other drivers may do so at the same time: a missing file is no error.
     fn forget_oldest(&self) {
         let jobs = self.jobs();
         let (kept, beyond) = jobs.split_at(jobs.len().min(JOBS_MAX));

@@ -19,7 +19,7 @@ use crate::command_line::{CommandFailure, Leash, ResultExt};
 /// The line that asks an agent to leave.
 pub(super) const LEAVE: &str = "leave";
 
-/// The begin of the line that tells an agent the drivers that may act.
+/// Prefix of the line that tells an agent the drivers that may act.
 pub(super) const DRIVERS: &str = "drivers ";
 
 /// Longest line after the token, in bytes: 16 addresses of 256 bytes.

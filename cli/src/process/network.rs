@@ -1,4 +1,4 @@
-//! This host's interface to other hosts, and a port for what workers open. Called by [`agent`](super::agent),
+//! This host's interface to other hosts, and a free port for workers' own listeners. Called by [`agent`](super::agent),
 //! [`driver_address`](super::driver_address) and `doctor --join`.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use rand::Rng;
 
 use crate::command_line::CommandFailure;
 
-/// Ports for what workers open: below the system's default range of ephemeral ports.
+/// Ports for workers' own listeners: below the system's default range of ephemeral ports.
 const PORTS: Range<u16> = 20_000..32_768;
 
 /// Most ports that are tried.

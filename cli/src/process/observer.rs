@@ -29,7 +29,7 @@ pub(crate) struct Observer {
     traces: Option<TraceLane>,
     /// The worker processes of each host, counted from the events.
     processes: BTreeMap<HostName, BTreeSet<WorkerId>>,
-    /// Is told when the job is over, while its workers are still on record.
+    /// Receives the end of the job, while its workers are still on record.
     over: Option<oneshot::Sender<()>>,
     /// Receives the end of the driver.
     ended: Option<oneshot::Sender<DriverEnd>>,
@@ -123,7 +123,7 @@ impl DriverObserver for Observer {
             EventKind::WorkerExited { worker, .. } => self.count(worker, false),
             EventKind::JobEnded { .. } => {
                 if let Some(over) = self.over.take() {
-                    // Nobody listens where the process is ending for another reason.
+                    // Nobody listens if the process is ending for another reason.
                     let _ = over.send(());
                 }
                 if let Some(launcher) = &self.launcher {

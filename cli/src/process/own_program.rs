@@ -1,6 +1,5 @@
-//! This very program, to be started again as an agent: by its path, or as the kernel holds it where the file was
-//! removed or replaced meanwhile, as an upgrade does. Another version would not be understood. Used by `launcher`
-//! and `node`.
+//! This very program, to be started again as an agent: by its path, or as the kernel holds it if the file was removed
+//! or replaced meanwhile, as an upgrade does. Another version would not be understood. Used by `launcher` and `node`.
 
 use std::fs;
 use std::io;

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Folders of the descriptors that this process was started with. A pipe there is open already, as a shell's `<(command)` is.
 const OWN_DESCRIPTORS: [&str; 2] = ["/dev/fd", "/proc/self/fd"];
 
-/// Refuses what is there and no plain file, nor a pipe that was given to this process.
+/// Refuses a path that is neither a plain file nor a pipe that was given to this process.
 ///
 /// # Errors
 /// It is no plain file, or cannot be examined; a file that is missing is no error.

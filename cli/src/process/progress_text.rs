@@ -1,5 +1,5 @@
-//! The job in one line: the text of the driver's own line, with a bar where something is done that has an end. Without I/O;
-//! called by `progress`, and its bars by the commands.
+//! The job in one line: the text of the driver's own line, with a bar for work that has an end. Without I/O; called by
+//! `progress`, and its bars by the commands.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(super) fn line(glance: &Glance, rate: Option<f64>, ran: Duration) -> String 
             let Glance { gather, hosts_there, hosts_listed, awaited, .. } = glance;
             let workers = gather_text(gather);
             let awaited = awaited.as_ref().map_or_else(String::new, |whom| format!(", for {whom}"));
-            // Where hosts come by joining, none is known before.
+            // If hosts come by joining, none is known before.
             let hosts = match hosts_listed {
                 0 => String::new(),
                 listed => format!(", hosts: {hosts_there} of {listed}"),

@@ -26,7 +26,7 @@ const PACKET_EVERY: Duration = Duration::from_millis(300);
 /// Timeout for the answer of an agent.
 const AGENT_WITHIN: Duration = Duration::from_secs(4);
 
-/// How long the ports of a trial stay open.
+/// Time for which the ports of a trial stay open.
 const OPEN_FOR: Duration = Duration::from_secs(8);
 
 /// Most trials that a node has under way at once; further ones have no answer.
@@ -47,7 +47,7 @@ impl TrialPorts {
         Ok(Self { tcp, udp })
     }
 
-    /// Where they are, TCP first.
+    /// Their addresses, TCP first.
     pub(crate) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.tcp.local_addr()?, self.udp.local_addr()?))
     }
@@ -221,12 +221,12 @@ impl Handler<Question<ReachRequest>> for TrialRelay {
     }
 }
 
-/// What was found between this host and the others, in both directions. Hosts by name.
+/// Results between this host and the others, in both directions. Hosts by name.
 #[derive(Debug, Default, serde::Serialize)]
 pub(crate) struct ReachReport {
     /// Hosts that this host reaches, and that reach it, over TCP and UDP.
     pub(crate) reached: Vec<String>,
-    /// What does not reach what, with the reason.
+    /// Directions that do not work, with the reasons.
     pub(crate) cut: Vec<ReachCut>,
     /// Hosts that did not say.
     pub(crate) silent: Vec<String>,

@@ -1,7 +1,7 @@
 //! Signals that ask a process to end: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that is closed. A separate
-//! thread receives them, so that a second signal ends the process even where the actors hang. The handler counts
-//! signals, so that two of them count as two even where the thread gets no processor between them. Used by every
-//! process that runs until it is asked to end.
+//! thread receives them, so that a second signal ends the process even if the actors hang. The handler counts signals,
+//! so that two of them count as two even if the thread gets no processor between them. Used by every process that runs
+//! until it is asked to end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -178,7 +178,7 @@ async fn while_actors_run(pulse: &Pulse) {
     }
 }
 
-/// Ends the process at once: destructors and buffered output could wait for whatever hangs.
+/// Ends the process at once: destructors and buffered output could hang, too.
 #[expect(unsafe_code, reason = "the standard library's exit may wait for stdout's lock")]
 fn end_process(code: i32) -> ! {
     // SAFETY: _exit takes a number and touches no memory of this process.

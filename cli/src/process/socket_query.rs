@@ -1,6 +1,6 @@
-//! Asks the kernel for one TCP connection of this machine (sock_diag(7)): whose the other end of a loopback connection is. A
-//! lookup by both addresses takes microseconds, where a table of all connections takes 10 ms and more. Used by
-//! [`socket_table`](super::socket_table).
+//! Asks the kernel for one TCP connection of this machine (sock_diag(7)): the owner of the other end of a loopback
+//! connection. A lookup by both addresses takes microseconds, while a table of all connections takes 10 ms and more.
+//! Used by [`socket_table`](super::socket_table).
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ impl SocketMonitor {
     /// Connects to it.
     ///
     /// # Errors
-    /// Where the kernel lacks it, or a sandbox forbids it.
+    /// The kernel lacks it, or a sandbox forbids it.
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
         socket.bind_auto()?;
@@ -41,7 +41,7 @@ impl SocketMonitor {
         Ok(Self(socket))
     }
 
-    /// The client's socket of a connection; `None` where this machine has none.
+    /// The client's socket of a connection; `None` if this machine has none.
     ///
     /// # Errors
     /// The kernel cannot say, or its answer is not understood.
@@ -56,7 +56,7 @@ impl SocketMonitor {
         match message.payload {
             NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
                 let found = response.header;
-                // Where no connection has these addresses, a listening socket may answer.
+                // If no connection has these addresses, a listening socket may answer.
                 let is_it = has_ends_of(&found.socket_id, &id) && found.inode != 0;
                 let inode = u64::from(found.inode);
                 let group = response.nlas.iter().find_map(control_group);
@@ -95,7 +95,7 @@ fn request(socket_id: SocketId) -> Vec<u8> {
     bytes
 }
 
-/// With addresses of IPv4 as such: the kernel finds sockets of IPv6 with IPv4 addresses there, too.
+/// IPv4 addresses are written as such: the kernel finds sockets of IPv6 with IPv4 addresses by them, too.
 fn id_of(source: SocketAddr, destination: SocketAddr) -> SocketId {
     SocketId {
         source_port: source.port(),

@@ -1,6 +1,6 @@
-//! Whose the other end of a loopback connection is: the kernel's socket monitor is asked, and where there is none its tables
-//! of TCP connections are read (`/proc/net/tcp`, proc(5)). Used by [`store_access`](super::store_access) and by the dashboard,
-//! on threads that may wait: long tables take 20 ms.
+//! The owner of the other end of a loopback connection. The kernel's socket monitor is asked. If there is none, the
+//! kernel's tables of TCP connections are read (`/proc/net/tcp`, proc(5)). Used by
+//! [`store_access`](super::store_access) and by the dashboard, on threads that may wait: long tables take 20 ms.
 
 use std::fs;
 use std::io;
@@ -19,12 +19,12 @@ pub(super) struct LocalSocket {
     pub(super) inode: u64,
     /// The user id of its owner.
     pub(super) user: u32,
-    /// The control group (version 2) in which it was made, where the kernel's socket monitor tells it.
+    /// The control group (version 2) in which it was made, if the kernel's socket monitor tells it.
     pub(super) group: Option<u64>,
 }
 
-/// The clients' sockets of these connections; `None` where this machine has none. The errors are those of tables that
-/// could not be read.
+/// The clients' sockets of these connections; `None` for one that this machine does not have. The errors are those of
+/// tables that could not be read.
 pub(super) fn client_sockets(ends: &[Ends]) -> (Vec<Option<LocalSocket>>, Vec<io::Error>) {
     let of_monitor = SocketMonitor::open()
         .and_then(|monitor| ends.iter().map(|ends| monitor.client_socket(*ends)).collect());
@@ -122,7 +122,7 @@ mod tests {
             let port = listener.local_addr().expect("bound").port();
             let stream = TcpStream::connect(format!("{connect}:{port}")).expect("it listens");
             let (accepted, _) = listener.accept().expect("a client");
-            // As the listener sees them: with IPv4 in IPv6 where it listens for both.
+            // The addresses as the listener sees them: IPv4 in IPv6 if it listens for both.
             let server = accepted.local_addr().expect("connected");
             let client = accepted.peer_addr().expect("connected");
             let ends = [Ends { client, server }, Ends { client: server, server }];
@@ -142,7 +142,7 @@ mod tests {
                 let own = elastic_agent::control_group_id(std::process::id());
                 assert!(own.is_none() || own == group, "{own:?}, and the socket's is {group:?}");
             }
-            // Which group, the tables do not tell.
+            // The tables do not show the control group.
             let asked = asked.map(|found| found.map(|it| LocalSocket { group: None, ..it }));
             assert_eq!(asked, [it, None], "{bind}");
         }

@@ -35,7 +35,7 @@ pub(crate) struct DriverStateDir {
     held: Mutex<Held>,
 }
 
-/// What a driver has in its state directory.
+/// The parts of a state directory that its driver owns.
 #[derive(Debug)]
 struct Held {
     /// The lock; none once it was given back.
@@ -59,7 +59,7 @@ impl StateDamage {
     fn of(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Removed,
-            // No text is what was written, either.
+            // Bytes that are no text were not written by this driver, either.
             io::ErrorKind::InvalidData => Self::Overwritten,
             _ => Self::Unreadable(error),
         }
@@ -71,7 +71,7 @@ impl StateDamage {
 pub(crate) struct NotRestored {
     /// The damage that a look has found.
     pub(crate) found: StateDamage,
-    /// Why it stays so.
+    /// The reason why it stays so.
     pub(crate) failure: CommandFailure,
 }
 
@@ -112,9 +112,9 @@ impl DriverStateDir {
             .hint("remove it, or give another state directory with --state-dir"))
     }
 
-    /// Writes the token, then the driver's address: a reader of the address finds the token, too. A job that `goes_on` does so
-    /// without them: who stood by while the directory was removed, or its disk became full, leads all the same, and they are
-    /// written once they can be ([`Self::restore_if_removed`]).
+    /// Writes the token, then the driver's address: a reader of the address finds the token, too. A job that `goes_on`
+    /// does so without them: a standby leads even if the directory was removed meanwhile, or its disk became full, and
+    /// they are written once they can be ([`Self::restore_if_removed`]).
     pub(crate) fn publish(
         &self,
         token: &JoinToken,
@@ -136,9 +136,9 @@ impl DriverStateDir {
         }
     }
 
-    /// Makes the directory anew, with the lock, the token and the address, if any of them was removed or overwritten while the
-    /// job runs. A temporary folder is cleaned of what is old, and a person may take the folder for a leftover. Returns whether
-    /// something was.
+    /// Makes the directory anew, with the lock, the token and the address, if any of them was removed or overwritten
+    /// while the job runs. A temporary folder is cleaned of old files, and a person may take the folder for a leftover.
+    /// Returns whether anything was restored.
     pub(crate) fn restore_if_removed(&self) -> Result<bool, NotRestored> {
         // Not held while the disk is used, which may hang.
         let (ours, published) = {
@@ -188,7 +188,7 @@ impl DriverStateDir {
         Ok(true)
     }
 
-    /// Gives the lock back: what is still running here writes nothing any more.
+    /// Gives the lock back: tasks that still run here write nothing any more.
     pub(crate) fn release(&self) {
         *self.held() = Held { lock: None, published: None };
     }

@@ -15,7 +15,7 @@ use crate::command_line::{CommandFailure, ResultExt};
 /// Timeout for an answer of the driver.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Timeout for the driver to say what the agents have found: longer than they may take.
+/// Timeout for the driver's answer with the agents' findings: longer than they may take.
 const PORTS_TRIED_WITHIN: Duration = Duration::from_secs(6);
 
 /// Timeout for closing the connection.

@@ -1,4 +1,4 @@
-//! [`StepRate`]: steps a second over the last seconds, from what was seen of a job. Without I/O; fed by the driver's line and
+//! [`StepRate`]: steps a second over the last seconds, from a job's statuses. Without I/O; fed by the driver's line and
 //! by `status --watch`.
 
 use std::collections::VecDeque;

@@ -2,9 +2,9 @@
 //! in. A client of stock torch shows no credential, but the kernel knows whose socket it is.
 //!
 //! The kernel finds the other end of a connection by its addresses (`socket_table`), with the socket's inode; a process
-//! of a worker's session must have it open. That worker also determines the generation in whose name the client asks.
-//! A process that is not dumpable hides its descriptors from other processes of its user: a socket that nobody else has open is its.
-//! Used by [`store_service`](super::store_service).
+//! of a worker's session must have it open. That worker also determines the generation in whose name the client asks. A
+//! process that is not dumpable hides its descriptors from other processes of its user: it is taken for the owner of a
+//! socket that no other process has open. Used by [`store_service`](super::store_service).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,16 +29,16 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// The reason for refusing a connection whose owner is no worker of this host.
 const STRANGER: &str = "it is no process of a worker of this host";
 
-/// The way out where a worker hides its descriptors, and they are needed.
+/// Hint if a worker hides its descriptors, and they are needed.
 const READABLE: &str = "a process is so with file capabilities, set-id, an unreadable executable, or PR_SET_DUMPABLE; \
                         start it without, or give the agent CAP_SYS_PTRACE";
 
-/// The workers of which one has the client's end of a connection open.
+/// The possible owners of the client's end of a connection.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Owner {
-    /// One worker, or all of those that hide their descriptors where nobody else has the socket.
+    /// One worker, or all of those that hide their descriptors if nobody else has the socket.
     pub(super) candidates: Vec<WorkerId>,
-    /// Why there may be several.
+    /// The reason why there may be several.
     pub(super) unread: Option<String>,
 }
 
@@ -117,7 +117,7 @@ fn owners(ends: &[Ends], leaders: &[(WorkerId, u32)]) -> Vec<Result<Owner, Strin
                 None => others.push(pid),
             }
         }
-        // Others are asked only where a worker cannot be.
+        // Other processes are asked only if a worker cannot be.
         if !look.unread.is_empty() && look.is_incomplete() {
             others.into_iter().for_each(|pid| look.at_stranger(pid));
         }
@@ -159,7 +159,7 @@ impl Look {
     fn at(&mut self, pid: u32, worker: &WorkerId) {
         match self.open_in(pid) {
             Ok(open) => self.found.extend(open.into_iter().map(|inode| (inode, worker.clone()))),
-            // One that has ended has nothing open, and its folder cannot be read either.
+            // A process that has ended has nothing open, and its folder cannot be read either.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !has_ended(pid) => {
                 let reason = format!("/proc/{pid}/fd cannot be read: {error}");
                 self.unread.insert(worker.clone(), (pid, reason));
@@ -171,7 +171,7 @@ impl Look {
 
     /// Looks at a process that is no worker's.
     fn at_stranger(&mut self, pid: u32) {
-        // Of another user's processes none has a socket that is still looked for.
+        // An error is no loss: a process of another user has no socket that is still looked for.
         self.strangers.extend(self.open_in(pid).unwrap_or_default());
     }
 
@@ -206,7 +206,7 @@ impl Look {
         if socket.user != nix::unistd::geteuid().as_raw() {
             return Err(format!("{reason}, and it is a process of another user; {READABLE}"));
         }
-        // Of workers with control groups of their own, the one in whose group the socket was made.
+        // Among workers with control groups of their own, the one in whose group the socket was made.
         let is_its = |pid: u32| socket.group.is_some() && control_group_id(pid) == socket.group;
         let its: Vec<_> = self.unread.iter().filter(|(_, (pid, _))| is_its(*pid)).collect();
         let candidates = if its.is_empty() { self.unread.iter().collect() } else { its };

@@ -59,7 +59,7 @@ impl StoreService {
         self.processes.lane()
     }
 
-    /// The lanes that look at what processes do.
+    /// The lanes that look at processes' activity.
     pub(crate) fn inspection_lanes(&self) -> [OffloadPort; 2] {
         self.processes.inspection_lanes()
     }
@@ -125,9 +125,9 @@ const NO_AGENT_STORE: &str = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE";
 
 /// The addresses of the store, and of the meeting point of stock torch.
 ///
-/// Where all ranks are on this machine, `MASTER_ADDR:MASTER_PORT` is the store itself. Across machines it is the
-/// address from the driver: rank 0's host with a free port, for whatever rank 0 opens there, such as torch's own
-/// store. Our store would have to admit clients of other machines, which show no credential.
+/// If all ranks are on this machine, `MASTER_ADDR:MASTER_PORT` is the store itself. Across machines it is the address
+/// from the driver: rank 0's host with a free port, for rank 0's own listener, such as torch's own store. Our store
+/// would have to admit clients of other machines, which show no credential.
 fn where_to_meet(store: SocketAddr, environment: &[(String, String)]) -> Vec<(String, String)> {
     let given = |name: &str| environment.iter().rev().find(|(it, _)| it == name);
     let master = given("MASTER_ADDR").map(|(_, master)| master.as_str());

@@ -1,4 +1,4 @@
-//! Where a worker's output is stored below the folder of `--output-dir`. Used by `logs`, `report` and the dashboard.
+//! The files of a worker's output below the folder of `--output-dir`. Used by `logs`, `report` and the dashboard.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -124,8 +124,8 @@ fn sha256(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The handwritten digits to learn from, and, every fifth, to be tested on; the same ones on every rank. Where they are
-/// from: `examples/data/README.md`.
+/// The handwritten digits to learn from, and, every fifth, to be tested on; the same ones on every rank. Their source:
+/// `examples/data/README.md`.
 fn digits() -> model::Result<(Vec<Sample>, Vec<Sample>)> {
     let (mut train, mut test) = (Vec::new(), Vec::new());
     for (index, line) in include_str!("../../data/digits.csv").lines().enumerate() {

@@ -1,4 +1,4 @@
-//! A perceptron with one hidden layer, in candle, and what makes it part of a training state: each parameter is an array with a
+//! A perceptron with one hidden layer, in candle, as a part of a training state: each parameter is an array with a
 //! shape, which durable checkpoints have under the names of the fields, such as `model.hidden.weight`.
 
 use std::borrow::Cow;
@@ -38,7 +38,7 @@ struct Layer {
 struct Parameter(Var);
 
 impl Model {
-    /// One that knows nothing: its weights are spread evenly by a low-discrepancy sequence (Weyl's, on the golden ratio),
+    /// An untrained model: its weights are spread evenly by a low-discrepancy sequence (Weyl's, on the golden ratio),
     /// the same in every process.
     pub(crate) fn new() -> Result<Self> {
         const GOLDEN: f64 = 0.618_033_988_749_894_9;
@@ -114,7 +114,7 @@ impl Model {
         Ok(self.cross_entropy(images, labels)?.to_scalar()?)
     }
 
-    /// The share of images that are told correctly.
+    /// The share of images that are classified correctly.
     pub(crate) fn accuracy(&self, images: &Tensor, labels: &Tensor) -> Result<f32> {
         let told = self.scores(images)?.argmax(D::Minus1)?;
         Ok(told.eq(labels)?.to_dtype(DType::F32)?.mean_all()?.to_scalar()?)

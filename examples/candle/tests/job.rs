@@ -18,7 +18,7 @@ const EPOCHS: u64 = 8;
 /// 1437 images to learn from, 32 at a time on each of two workers.
 const STEPS_OF_EPOCH: u64 = 23;
 
-/// How often what is waited for is looked at, and how many times at most: a minute and more.
+/// Time between two looks at a condition, and the most looks: a minute and more.
 const POLL: Duration = Duration::from_millis(50);
 const POLLS_MAX: u32 = 1200;
 
@@ -154,7 +154,7 @@ fn arrays_of_newest(checkpoints: &Path) -> Vec<(String, Vec<u64>)> {
 struct Job(Option<Child>);
 
 impl Job {
-    /// Waits for its end: whether it succeeded, what it said, and what it told.
+    /// Waits for its end. Returns whether it succeeded, its stdout and its stderr.
     fn end(mut self) -> (bool, String, String) {
         let output = self.0.take().expect("it ends once").wait_with_output().expect("its output");
         let [stdout, stderr] =

@@ -1,14 +1,14 @@
-//! What would have avoided an incident, or made it cheaper, with the flag for it. Used by `explain`.
+//! Advice on an incident: a measure, with its flag, that would have avoided it or made it cheaper. Used by `explain`.
 
 use elastic_driver::ResetWay;
 use elastic_protocol::{ExitStatus, JobResult, ResetCause};
 
 use crate::ledger::{ResetAccount, TimeBucket};
 
-/// Share of a reset's cost above which one bucket is what the advice is about.
+/// Share of a reset's cost above which the advice is about one bucket alone.
 const MAIN_SHARE: f64 = 0.5;
 
-/// Advice where the OOM killer was at work.
+/// Advice if the OOM killer was at work.
 const FOR_MEMORY: &str = "if so, give the host or its control group more memory, or start fewer workers there (its slots): \
                           each holds the state and a copy of the last commit";
 

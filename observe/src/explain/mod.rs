@@ -1,5 +1,5 @@
-//! Explanations: why a generation ended or what a job waits for, what it cost, and what would have avoided it. Made of a
-//! job's record (`log`) by `elastic-node explain`.
+//! Explanations: the reason for the end of a generation or for a wait, its cost, and advice. Made of a job's record
+//! (`log`) by `elastic-node explain`.
 
 mod advice;
 mod present;
@@ -18,14 +18,14 @@ use self::advice::{advice_for_end, advice_for_reset};
 use crate::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket};
 use crate::log::{LoggedJob, wall_clock_at};
 
-/// What is to be explained.
+/// The subject of an explanation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ExplainRequest {
     /// The last incident: the end of a job that did not succeed, else the last reset.
     Last,
-    /// Why this generation ended.
+    /// The reason for the end of this generation.
     Generation(u64),
-    /// What the job does now, and what it waits for.
+    /// The job's present activity and waits.
     Now,
 }
 
@@ -34,7 +34,7 @@ pub enum ExplainRequest {
 pub struct Explanation {
     /// The generation that ended, or the current one.
     pub generation: u64,
-    /// What happened, in one sentence.
+    /// The event or the present activity, in one sentence.
     pub cause: String,
     /// The worker at fault, or that asked for the change.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ pub struct Explanation {
     /// The host at fault, or of that worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// How the generation ended: `interrupt`, `abort` or `restart`; `end` for the job's end, `now` for the present.
+    /// The kind of end: `interrupt`, `abort` or `restart`; `end` for the job's end, `now` for the present.
     pub way: &'static str,
     /// When, as RFC 3339.
     pub at: String,
@@ -52,11 +52,11 @@ pub struct Explanation {
     /// Phases of the reset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ms: Option<PhaseMs>,
-    /// What it cost, in slot-seconds by bucket; for the present: the slots that are in each bucket.
+    /// Cost in slot-seconds by bucket; for the present, the number of slots in each bucket.
     pub cost: BTreeMap<String, f64>,
     /// Lost steps.
     pub steps_lost: u64,
-    /// What would have avoided it, or made it cheaper, with the flag for it.
+    /// A measure that would have avoided it or made it cheaper, with its flag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
     /// More sentences, for people.
@@ -85,7 +85,7 @@ pub enum NothingToExplain {
     },
 }
 
-/// Explains an incident of a job, or its present. `status` is the driver's own, where it answers.
+/// Explains an incident of a job, or its present. `status` is the driver's own, if it answers.
 ///
 /// # Errors
 /// [`NothingToExplain`] says why not.

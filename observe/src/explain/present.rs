@@ -1,4 +1,4 @@
-//! What a job does now, and what it waits for. Used by `explain now`.
+//! A job's present activity and waits. Used by `explain now`.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
     }
 }
 
-/// Who hangs; where nobody does, who is awaited.
+/// The workers that hang; if none does, the awaited ones.
 fn hangs(status: &StatusReport) -> Vec<String> {
     let with_stack = |stalled: &StalledWorker| {
         let told = |name: &str, stack: &Option<String>| {

@@ -1,4 +1,4 @@
-//! Tests of explanations: each kind of cause names who, why, what it cost and what helps.
+//! Tests of explanations: each kind of cause names the one at fault, the reason, the cost and the remedy.
 
 use elastic_driver::{DriverEvent, EventKind, ListedHost};
 use elastic_protocol::{ExitStatus, HostName, Incarnation, Term, Time};

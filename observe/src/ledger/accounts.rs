@@ -1,4 +1,4 @@
-//! Resets with what they cost, as the ledger finds out. Used by the ledger, and by what shows it.
+//! Resets with their cost, as the ledger accounts for it. Used by the ledger and its readers.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::totals::BucketTotals;
 /// Resets that are kept, the last ones. Costs of older ones are in the totals alone.
 const ACCOUNTS_MAX: usize = 256;
 
-/// A reset, and what it cost.
+/// A reset, and its cost.
 #[derive(Clone, Debug)]
 pub struct ResetAccount {
     /// The generation that ended.
@@ -23,7 +23,7 @@ pub struct ResetAccount {
     pub cause: ResetCause,
     /// The reading of the kernel's OOM counters, if the OOM killer ended the worker that the cause names.
     pub out_of_memory: Option<String>,
-    /// How the generation ended.
+    /// The kind of the generation's end.
     pub way: ResetWay,
     /// Time of the decision.
     pub decided_at: Time,

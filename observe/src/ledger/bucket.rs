@@ -1,10 +1,10 @@
-//! What a second of a slot may have gone into. Used by the ledger, and by whatever shows it.
+//! The possible uses of a second of a slot. Used by the ledger and its readers.
 
 use std::fmt;
 
 macro_rules! buckets {
     ($($(#[$doc:meta])* $bucket:ident = $name:literal;)*) => {
-        /// What a second of a slot went into. Every second of every listed slot is in exactly one of them.
+        /// A use of slot-time. Every second of every listed slot is in exactly one bucket.
         #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
         pub enum TimeBucket {
             $($(#[$doc])* $bucket,)*
@@ -76,7 +76,7 @@ buckets! {
     Finished = "finished";
     /// The job is over, and its processes leave.
     Ending = "ending";
-    /// There was no driver that could see what the slot did.
+    /// There was no driver that could see the slot's activity.
     DriverAway = "driver_away";
 }
 

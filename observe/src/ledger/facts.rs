@@ -1,4 +1,4 @@
-//! What the events say about hosts and slots, and the bucket that a slot is in by it. Used by the ledger.
+//! Hosts and slots as the events describe them, and the bucket of each slot that follows from it. Used by the ledger.
 
 use std::collections::BTreeMap;
 
@@ -40,13 +40,13 @@ pub(super) struct SlotFacts {
     /// Whether a generation was formed without the worker while it was there.
     pub(super) was_passed_over: bool,
     pub(super) last_end: LastEnd,
-    /// The generation whose end is to blame for what the slot does now; 0: none.
+    /// The generation whose end the slot's present time is charged to; 0: none.
     pub(super) account: u64,
     /// The bucket and the account under which the slot is counted now; none before it is counted.
     pub(super) counted_as: Option<(TimeBucket, u64)>,
 }
 
-/// How the last process of a slot ended.
+/// The end of a slot's last process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum LastEnd {
     /// There was none, or it was told to end.

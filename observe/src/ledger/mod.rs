@@ -1,9 +1,10 @@
 //! The goodput ledger: it puts every second of every listed slot into exactly one bucket, by the driver's events alone.
-//! A core without I/O. Fed by the observer of the driver's process, by what reads event logs, and by the simulation,
-//! which checks that the buckets add up to the wall clock times the slots.
+//! A core without I/O. Fed by the observer of the driver's process, by the readers of event logs, and by the
+//! simulation, which checks that the buckets add up to the wall clock times the slots.
 //!
-//! What an event tells late is booked anew when it comes: the steps that an abort has undone, the time in which a failure
-//! or a hang was not noticed, what steps waited for, and the share of the sync in forming a generation. Moving time between buckets keeps the sum.
+//! Some events tell late how time was spent: the steps that an abort has undone, the time in which a failure or a hang
+//! was not noticed, the waits of steps, and the share of the sync in forming a generation. Such time is booked anew
+//! when the event comes. Moving time between buckets keeps the sum.
 
 mod accounts;
 mod bucket;
@@ -60,7 +61,7 @@ pub struct GoodputLedger {
     hung: BTreeSet<WorkerId>,
     /// Slot-time in the bucket of hangs before they did, in nanoseconds.
     hung_before: u128,
-    /// Who was waited for as a straggler.
+    /// Slots of the stragglers that were waited for, with that time.
     stragglers: AwaitedStragglers,
     /// Workers that the first generation needs, and those after it.
     needed: [u32; 2],
@@ -176,8 +177,8 @@ impl GoodputLedger {
             }
             EventKind::GenerationRunning { .. } => self.generation_running(generation),
             EventKind::WorkerStalled { worker, late_ms, grounds, silent_ms, .. } => {
-                // A stall that is only possible stays booked as training: it may be. The time of one that is given up for its
-                // silence is that of noticing it, which its reset tells.
+                // A stall that is only possible stays booked as training: the worker may be training. If a worker is
+                // given up for its silence, that time belongs to detection, which its reset reports.
                 let holds_up_all = grounds.as_ref().is_none_or(HangGrounds::is_more_than_possible);
                 if holds_up_all && silent_ms.is_none() {
                     self.stalled(worker, *late_ms);
@@ -256,7 +257,7 @@ impl GoodputLedger {
         }
     }
 
-    /// The driver was last known to be there at this time: what slots did after it is not known.
+    /// The driver was last known to be there at this time. The use of the slots after it is unknown.
     pub fn handle_driver_gone(&mut self, at: Time) {
         self.advance(at);
         if self.phase != KnownPhase::Away {
@@ -282,7 +283,7 @@ impl GoodputLedger {
         self.began
     }
 
-    /// What `status` shows.
+    /// The goodput as `status` shows it.
     pub fn status(&self, now: Time) -> GoodputStatus {
         let mut upto = self.clone_sums();
         upto.advance(now);
@@ -320,7 +321,7 @@ impl GoodputLedger {
         timeline
     }
 
-    /// The resets that are kept, the oldest first, with what they have cost up to the last event.
+    /// The resets that are kept, the oldest first, with their cost up to the last event.
     pub fn resets(&self) -> impl DoubleEndedIterator<Item = &ResetAccount> {
         self.resets.all()
     }
@@ -415,7 +416,7 @@ impl GoodputLedger {
         let facts = self.facts.host(host);
         facts.has_agent = false;
         for slot in facts.slots.values_mut() {
-            // Whoever comes back attaches again.
+            // A worker that comes back attaches again.
             slot.worker = None;
             slot.is_member = false;
             slot.last_end = LastEnd::Meant;
@@ -424,7 +425,7 @@ impl GoodputLedger {
         self.facts.forget_the_gone();
     }
 
-    /// A member leaves its generation: what its slot does until it trains again is charged to the generation's end.
+    /// A member leaves its generation: the time of its slot until it trains again is charged to the generation's end.
     fn blame(&mut self, worker: &WorkerId) {
         let (generation, phase) = (self.generation.0, self.phase);
         if matches!(phase, KnownPhase::Over | KnownPhase::Away) {
@@ -513,7 +514,7 @@ impl GoodputLedger {
         }
     }
 
-    /// Goes on from what the former driver has recorded, where its events are not known.
+    /// Goes on from the former driver's record, if its events are not known.
     fn taken_over(&mut self, members: &[WorkerId], phase: JobPhase) {
         for member in members {
             let slot = self.facts.slot(member);
@@ -566,7 +567,7 @@ impl GoodputLedger {
         }
     }
 
-    /// Charges what members do now to the reset that is under way.
+    /// Charges the members' present time to the reset that is under way.
     fn charge_members(&mut self) {
         let Some(GenerationId(from)) = self.open_reset else { return };
         for slot in self.facts.slots_mut().filter(|slot| slot.is_member) {
@@ -641,6 +642,6 @@ impl GoodputLedger {
 
 /// Milliseconds of an event as nanoseconds.
 fn nanos(ms: f64) -> u64 {
-    // Saturates, and is zero for what is no number.
+    // Saturates, and is zero for NaN.
     (ms * 1e6) as u64
 }

@@ -81,7 +81,7 @@ pub(super) struct TrainingHistory {
 }
 
 impl TrainingStretch {
-    /// Adds the last part of the stretch to what is lost: first the share that was booked as waiting of some kind.
+    /// Adds the last part of the stretch to the loss: first the share that was booked as waiting of some kind.
     fn lose_from(
         &mut self,
         start: Time,
@@ -172,8 +172,8 @@ impl TrainingHistory {
         }
     }
 
-    /// Cuts the last ended stretch by the time in which its failure was not noticed, and returns that time.
-    /// None where a member hung until the end: that time was no training.
+    /// Cuts the last ended stretch by the time in which its failure was not noticed, and returns that time. `None` if a
+    /// member hung until the end: that time was no training.
     pub(super) fn cut_detection(&mut self, nanos: u64) -> Option<SlotSpan> {
         let stretch = self.last_ended().filter(|stretch| stretch.still_since.is_none())?;
         let end = stretch.end?;
@@ -210,7 +210,7 @@ impl TrainingHistory {
             stretch.end = Some(start);
             stretch.to_step = Some(stretch.from_step + kept);
         }
-        // What is empty now was lost as a whole.
+        // A stretch that is empty now was lost as a whole.
         self.stretches.retain(|stretch| stretch.end.is_none_or(|end| end > stretch.start));
         lost
     }

@@ -5,7 +5,7 @@ use elastic_protocol::Time;
 
 use super::spans::SlotSpan;
 
-/// Most stretches that are kept: of so many drivers in a row, each died before all members had come back to it.
+/// Most stretches that are kept: one for each driver in a row that died before all members had come back to it.
 const STRETCHES_MAX: usize = 16;
 
 /// The stretches; each has its end once a driver is there again.

@@ -1,5 +1,5 @@
-//! What steps waited for, as the ledger books it: for data, for commits, for slow members, and for whom. Called for the
-//! event that tells the shares.
+//! Waits of steps, as the ledger books them: for data, for commits, and for slow members, with their names. Called for
+//! the event that reports the shares.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl AwaitedStragglers {
         }
     }
 
-    /// Those that were waited for longest, with their slot-seconds.
+    /// The slots that were waited for longest, with their slot-seconds.
     pub(super) fn shown(&self) -> BTreeMap<String, f64> {
         let mut all: Vec<_> = self.0.iter().filter(|(_, nanos)| **nanos > 0).collect();
         all.sort_by_key(|(_, nanos)| std::cmp::Reverse(**nanos));

@@ -1,5 +1,5 @@
-//! What the job's page shows, made of the driver's events and its status: topics as JSON, each sent when it has changed.
-//! A core without I/O. Fed and read by the dashboard's thread in the driver's process.
+//! The content of the job's page, made of the driver's events and its status: topics as JSON, each sent when it has
+//! changed. A core without I/O. Fed and read by the dashboard's thread in the driver's process.
 
 mod history;
 mod paces;
@@ -54,7 +54,7 @@ pub struct PageRecord {
     missed: u64,
     /// The number of the first event that readers do not have yet.
     unsent: u64,
-    /// What readers have of each topic that is sent as a whole.
+    /// The last version of each topic that is sent as a whole.
     sent: Vec<PageTopic>,
 }
 
@@ -74,7 +74,7 @@ impl PageRecord {
         }
     }
 
-    /// Takes a line of an event log. What came before another job's first line is forgotten.
+    /// Takes a line of an event log. At another job's first line the record begins anew.
     pub fn handle_line(&mut self, line: &LoggedLine) {
         match &line.entry {
             LoggedEntry::DriverStarted { job, .. } | LoggedEntry::LogContinued { job, .. }
@@ -97,13 +97,13 @@ impl PageRecord {
         self.handle_line(&LoggedLine { at, entry: LoggedEntry::Event(Box::new(event)) });
     }
 
-    /// Takes a status, for what is drawn over time and no event tells.
+    /// Takes a status, for the values over time that no event tells.
     pub fn handle_status(&mut self, now: Time, status: &StatusReport) {
         self.reported.handle_status(now, status);
         self.paces.handle_status(now, status);
     }
 
-    /// Counts events that could not be taken: what is shown may be wrong from here on, and the page says so.
+    /// Counts events that could not be taken: the page may be wrong from here on, and says so.
     pub const fn handle_missed(&mut self, events: u64) {
         self.missed += events;
     }
@@ -132,7 +132,7 @@ impl PageRecord {
         topics
     }
 
-    /// What has changed since the last call, for all readers that had everything up to then.
+    /// Changes since the last call, for all readers that had everything up to then.
     pub fn changes(&mut self, now: Time, status: Option<&StatusReport>) -> Vec<PageTopic> {
         let topics = self.topics(now, status);
         let has_changed = |topic: &&PageTopic| !self.sent.contains(topic);

@@ -1,4 +1,4 @@
-//! How long each rank computes in a step, compared with the median of all, over time: the heat map. Used by `page`.
+//! The heat map: each rank's time of computation in a step, compared with the median of all, over time. Used by `page`.
 
 use elastic_protocol::Time;
 use elastic_protocol::messages::{StatusReport, WorkerStatus};
@@ -55,7 +55,7 @@ impl HeatCell {
 struct RowNow {
     rank: u32,
     host: String,
-    /// How many times as long as the median it computes.
+    /// Its time of computation, divided by the median.
     factor: f64,
     compute_ms: f64,
     waiting_ms: Option<f64>,
@@ -75,7 +75,7 @@ pub(super) struct PaceHistory {
     times: Vec<u64>,
     /// For each row a cell in each column.
     rows: Vec<Vec<HeatCell>>,
-    /// For each row its slowest rank, where one is measured.
+    /// For each row its slowest rank, if one is measured.
     now: Vec<Option<RowNow>>,
     /// The median at the last look, in milliseconds.
     median_ms: Option<f64>,
@@ -181,7 +181,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len().saturating_sub(1) / 2).copied()
 }
 
-/// What the page draws: `t`, and for each row its first rank, a letter for each of these times, and its slowest rank now.
+/// The map in JSON: `t`, and for each row its first rank, a letter for each of these times, and its slowest rank now.
 impl Serialize for PaceHistory {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! What the page shows of the present: the job's status in short, its fleet, and its goodput over time. Used by `page`.
+//! The present on the page: the job's status in short, its fleet, and its goodput over time. Used by `page`.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::history::ms;
 use crate::ledger::{GoodputLedger, TimeBucket, TotalsTimeline};
 
-/// The status, without what grows with the number of workers.
+/// The status, without the parts that grow with the number of workers.
 #[derive(Serialize)]
 pub(super) struct PageStatus<'a> {
     /// Time of the page in milliseconds since 1970.
@@ -29,7 +29,7 @@ pub(super) struct PageStatus<'a> {
     steps_lost: u64,
     /// The highest step that a worker reported.
     step: u64,
-    /// What rank 0 reports.
+    /// The progress note of rank 0.
     note: &'a str,
     hosts: usize,
     waiting_for: Option<&'a str>,

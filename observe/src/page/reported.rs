@@ -15,10 +15,10 @@ const NAMES_CHARTED_MAX: usize = 8;
 /// Most points. When there would be more, two neighbours become one.
 const POINTS_MAX: usize = 400;
 
-/// Interval between two looks at what is reported, in milliseconds; at first each of them is a point.
+/// Interval between two looks at reported values, in milliseconds; at first each of them is a point.
 const SAMPLED_EVERY_MS: u64 = 1_000;
 
-/// What the members have reported under one name, over the time of a point.
+/// The members' values of one name, over the time of a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ValueSpread {
     mean: f64,
@@ -55,7 +55,7 @@ pub(super) struct ReportedHistory {
     sampled: Option<u64>,
     /// Time of each point in milliseconds since 1970.
     times: Vec<u64>,
-    /// For each name a value at each point; none where nobody had reported it.
+    /// For each name a value at each point; `None` if nobody had reported it.
     series: BTreeMap<String, Vec<Option<ValueSpread>>>,
 }
 
@@ -67,7 +67,7 @@ impl Default for ReportedHistory {
 }
 
 impl ReportedHistory {
-    /// Takes what the members have reported, if a look is due.
+    /// Takes the members' reported values, if a look is due.
     pub(super) fn handle_status(&mut self, now: Time, status: &StatusReport) {
         let is_due = |last: u64| ms(now) >= last.saturating_add(SAMPLED_EVERY_MS);
         if !self.sampled.is_none_or(is_due) {
@@ -117,7 +117,7 @@ impl ReportedHistory {
     }
 }
 
-/// What the page draws: `t`, and for each name `mean`, `low` and `high` at each of these times.
+/// The curves in JSON: `t`, and for each name `mean`, `low` and `high` at each of these times.
 impl Serialize for ReportedHistory {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

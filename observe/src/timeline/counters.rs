@@ -1,4 +1,4 @@
-//! [`JobCounters`]: what the log's numbers say over time: steps and their rate, goodput, and what slots did. Used by
+//! [`JobCounters`]: the log's numbers over time: steps and their rate, goodput, and the use of the slots. Used by
 //! `timeline`.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! [`WorkerLives`]: which process each slot has, and which it had last. Used by `timeline`.
+//! [`WorkerLives`]: the current and the last process of each slot. Used by `timeline`.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ impl WorkerLives {
         std::mem::take(&mut self.living).into_values().collect()
     }
 
-    /// Where the flow of a reset begins: in the slice of the worker at fault, or of one on the host at fault, at the
-    /// reset's decision or just before the slice's end.
+    /// Origin of a reset's flow: in the slice of the worker at fault, or of one on the host at fault, at the reset's
+    /// decision or just before the slice's end.
     pub(super) fn source_of_flow(
         &self,
         worker: Option<&WorkerId>,
@@ -82,7 +82,7 @@ impl WorkerLives {
         };
         let is_it = |known: &WorkerId| worker.is_none_or(|worker| worker == known);
         if let Some((_, began, end)) = self.ended.get(&slot).filter(|(known, ..)| is_it(known)) {
-            // The slice's last microsecond; its end belongs to what comes after it.
+            // The slice's last microsecond; its end belongs to the next slice.
             let last = Time(end.0.saturating_sub(1_000)).max(*began);
             return Some((slot, decided.clamp(*began, last)));
         }

@@ -1,6 +1,6 @@
 //! The timeline: a job's whole life as a trace for Perfetto or `chrome://tracing`, made of the lines of its event log.
-//! Format: "Trace Event Format", JSON objects. Called by the command `timeline`, which writes entries out as they come: what
-//! is held in memory grows with the number of slots, and not with the job's age.
+//! Format: "Trace Event Format", JSON objects. Called by the command `timeline`, which writes entries out as they come:
+//! the memory in use grows with the number of slots, and not with the job's age.
 //!
 //! The job has a process with tracks for generations, resets, checkpoints and the driver, and counters; each host has one,
 //! with a track for each slot, a slice for each incarnation of its worker, and a track for the host's part in resets. A
@@ -73,7 +73,7 @@ impl JobTimeline {
             }
             _ => None,
         };
-        // Other lines need not be read as what they are.
+        // Other lines need not be parsed.
         let names = |line: &String| {
             ["driver_started", "log_continued"].iter().any(|kind| line.contains(kind))
         };
@@ -135,7 +135,7 @@ impl JobTimeline {
         self.last_at = at;
     }
 
-    /// Ends what has not ended at the last line.
+    /// Ends all slices that are open at the last line.
     pub fn finish(&mut self) {
         if self.last_at == Time::ZERO {
             return;

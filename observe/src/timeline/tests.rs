@@ -12,7 +12,7 @@ const LOG: &str = r#"
 {"t":"2026-01-01T00:00:10Z","kind":"worker_exited","term":1,"generation":1,"worker":"b[0]#2","status":"signal 9 (SIGKILL)","expected":false,"killed_after_grace":false}
 "#;
 
-/// What follows `LOG`: a reset of 1 s, whose first decision is not its last.
+/// Lines that follow `LOG`: a reset of 1 s, whose first decision is not its last.
 const RESET: &str = r#"
 {"t":"2026-01-01T00:00:10.200Z","kind":"reset_decided","term":1,"generation":1,"cause":"b[0]#2 ended: signal 9 (SIGKILL)","cause_data":{"WorkerExited":{"worker":{"host":"b","slot":0,"incarnation":2},"status":{"Signal":9}}},"way":"abort"}
 {"t":"2026-01-01T00:00:10.500Z","kind":"reset_decided","term":1,"generation":2,"cause":"b[0]#2 ended: signal 9 (SIGKILL)","cause_data":{"WorkerExited":{"worker":{"host":"b","slot":0,"incarnation":2},"status":{"Signal":9}}},"way":"abort"}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use elastic_protocol::HostName;
 use serde_json::{Value, json};
 
-/// A track: a process and a thread of it. No two threads have the same number, whatever their process.
+/// A track: a process and a thread of it. No two threads have the same number, even in different processes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Track {
     pub(super) process: u32,
@@ -52,12 +52,12 @@ impl Tracks {
         [process_name(Track::JOB, &format!("job {job}"))].into_iter().chain(threads).collect()
     }
 
-    /// The track of a slot, with its names where it is new.
+    /// The track of a slot, with its names if it is new.
     pub(super) fn of_slot(&mut self, host: &HostName, slot: u32) -> (Track, Vec<Value>) {
         self.of(host, HostThread::Slot(slot))
     }
 
-    /// The track of a host's part in resets, with its names where it is new.
+    /// The track of a host's part in resets, with its names if it is new.
     pub(super) fn of_resets_on(&mut self, host: &HostName) -> (Track, Vec<Value>) {
         self.of(host, HostThread::Resets)
     }

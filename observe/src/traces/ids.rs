@@ -1,4 +1,5 @@
-//! Ids of traces and spans, derived from what they are of. Used by `traces`.
+//! Ids of traces and spans. A trace's id is derived from the job and the reset, a span's from its trace and its place
+//! there. Used by `traces`.
 
 use elastic_protocol::{GenerationId, Time};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};

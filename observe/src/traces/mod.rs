@@ -2,8 +2,8 @@
 //! which sends them where `OTEL_EXPORTER_OTLP_ENDPOINT` says.
 //!
 //! The phases of a reset follow one another without a gap: `detect`, `form`, `sync` and `first step` add up to the root
-//! span `reset`. Each but `detect` has a span for every host. Ids are derived from the job and the generation, so that the
-//! same reset has the same trace id whoever tells of it.
+//! span `reset`. Each but `detect` has a span for every host. Ids are derived from the job, the ended generation and
+//! the time of the decision, so that all drivers give the same reset the same trace id.
 
 mod ids;
 mod span;
@@ -111,7 +111,7 @@ impl ResetTraces {
         }
     }
 
-    /// The trace of the reset whose first steps have not been told, where nothing more will be.
+    /// The trace of the reset whose first steps have not been reported, when no more events will come.
     pub fn finish(&mut self) -> Option<ResetTrace> {
         self.take_done(&BTreeMap::new())
     }
@@ -178,7 +178,7 @@ impl ResetTraces {
         tree.into_trace()
     }
 
-    /// What the root span says of the reset.
+    /// Attributes of the root span.
     fn attributes(
         &self,
         cause: &ResetCause,

@@ -1,4 +1,4 @@
-//! [`ResetTrace`]: the spans of one reset, as plain values. Made by `traces`, read by who sends them.
+//! [`ResetTrace`]: the spans of one reset, as plain values. Made by `traces`, read by the sender of traces.
 
 use elastic_protocol::Time;
 
@@ -20,7 +20,7 @@ pub struct TraceSpan {
     pub span_id: u64,
     /// The id of the span that it is part of; none for the root.
     pub parent_id: Option<u64>,
-    /// What it is of: `reset`, `detect`, `form`, `sync`, `first step`, or one of the last three followed by `: host`.
+    /// Its name: `reset`, `detect`, `form`, `sync`, `first step`, or one of the last three followed by `: host`.
     pub name: &'static str,
     /// Its begin, since 1970.
     pub start: Time,
@@ -28,7 +28,7 @@ pub struct TraceSpan {
     pub end: Time,
     /// Attributes.
     pub attributes: Vec<(&'static str, SpanValue)>,
-    /// Why it failed; none if it did not.
+    /// The reason for its failure; `None` if it did not fail.
     pub failure: Option<String>,
 }
 

@@ -29,7 +29,7 @@ fn host_ms(ready: f64, synced: f64, first_step: Option<f64>) -> HostResetMs {
     HostResetMs { ready, synced, first_step }
 }
 
-/// Gives events to traces; each is a time in milliseconds, a generation and a kind. Returns what came of them.
+/// Gives events to traces; each is a time in milliseconds, a generation and a kind. Returns the finished traces.
 fn told(traces: &mut ResetTraces, events: Vec<(u64, u64, EventKind)>) -> Vec<ResetTrace> {
     let mut all = Vec::new();
     for (at_ms, generation, kind) in events {

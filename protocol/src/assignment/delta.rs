@@ -21,9 +21,9 @@ pub struct AssignmentDelta {
 /// One step through the base's hosts.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Edit {
-    /// The next hosts of the base, so many, stay as they are.
+    /// This number of the base's next hosts stay as they are.
     Keep(u32),
-    /// The next hosts of the base, so many, leave, or stand elsewhere.
+    /// This number of the base's next hosts leave, or stand elsewhere.
     Drop(u32),
     /// This host comes next.
     Put(Arc<HostSeats>),

@@ -60,10 +60,10 @@ pub enum AgentToDriver {
         host: HostName,
         /// Most workers that the host can run at once.
         slots: u32,
-        /// The role of the host's workers, for torch scripts with several roles; `default` where there is one.
+        /// The role of the host's workers, for torch scripts with several roles; `default` if there is only one.
         role: String,
-        /// An address at which others can reach what a program of this host opens: the host's data address,
-        /// with a free port. A loopback address if the agent reached the driver over loopback.
+        /// An address at which others can reach a listener of a program of this host: the host's data address, with a
+        /// free port. A loopback address if the agent reached the driver over loopback.
         meeting: Option<SocketAddr>,
         /// The name of the job that the host was told to join (`--rdzv-id`), if it was told one.
         run_id: Option<String>,
@@ -125,9 +125,9 @@ pub enum AgentToDriver {
         /// The worker.
         worker: WorkerId,
     },
-    /// What is true of the host now, and was not when it joined. Sent when it changes, and after each `Welcome`.
+    /// Facts about the host that may have changed since it joined. Sent at each change, and after each `Welcome`.
     HostChanged {
-        /// As in [`AgentToDriver::Join`]: another address where the host was renumbered.
+        /// As in [`AgentToDriver::Join`]: another address if the host was renumbered.
         meeting: Option<SocketAddr>,
         /// The lanes of the agent's process that do not answer; at most [`AgentToDriver::LANES_MAX`].
         hanging: Vec<LaneStatus>,
@@ -136,33 +136,33 @@ pub enum AgentToDriver {
     Inspected {
         /// The worker.
         worker: WorkerId,
-        /// What its process was seen to do.
+        /// The observed activity of its process.
         sight: Box<ProcessSight>,
     },
     /// The answer to [`DriverToAgent::CheckHealth`].
     HealthChecked {
         /// The number of the question.
         number: u64,
-        /// Why the check has failed; none: the host is well.
+        /// The reason for the failure; `None`: the host is well.
         failure: Option<HealthFailure>,
     },
 }
 
-/// Why a health check has failed.
+/// The failure of a health check.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HealthFailure {
-    /// How it ended, such as `exit code 1`.
+    /// The end of its process, such as `exit code 1`.
     pub reason: String,
     /// The last lines of its output; at most [`HealthFailure::OUTPUT_BYTES_MAX`] bytes.
     pub output: String,
 }
 
 impl HealthFailure {
-    /// Most bytes of a check's output that are told.
+    /// Most bytes of a check's output that are reported.
     pub const OUTPUT_BYTES_MAX: usize = 2048;
 }
 
-/// One line: how it ended, and the last line of its output.
+/// One line: the reason, and the last line of its output.
 impl fmt::Display for HealthFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.reason)?;
@@ -180,18 +180,19 @@ impl AgentToDriver {
     /// Most bytes of a process's stderr in its last words.
     pub const TAIL_BYTES_MAX: usize = 4096;
 
-    /// How long after the end of a process its output is read. The output is in the pipe already: only a slow
-    /// disk or an overloaded machine needs this time.
+    /// Time limit for reading the rest of a process's output after its end. The output is in the pipe already: only a
+    /// slow disk or an overloaded machine needs this time.
     pub const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 }
 
 /// A process's use of the library, as its agent finds it when the process has ended.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum LibraryTrace {
-    /// Nothing: its program does not use the library, has not come to it, or the system cannot tell (Linux before 5.16).
+    /// Nothing: its program does not use the library, has not come to it, or the system cannot show it (Linux before
+    /// 5.16).
     #[default]
     Unseen,
-    /// It has begun to use the library. By its exit status alone nobody knows whether it has done its part.
+    /// It has begun to use the library. Its exit status alone does not show whether it has done its part.
     Used,
     /// The driver has refused it, since its library is of this release and not of the driver's: before it had shown which worker
     /// it is. A short text: the table of locks holds 124 bytes of it.
@@ -241,7 +242,7 @@ pub enum DriverToAgent {
         program: ProgramSpec,
         /// The limits on waits.
         deadlines: Deadlines,
-        /// How the workers' output is stored and shown.
+        /// Settings for storing and showing the workers' output.
         output: Box<OutputSettings>,
     },
     /// The answer to a `Join` that is refused: the agent ends with this reason.
@@ -271,7 +272,7 @@ pub enum DriverToAgent {
         /// The reason.
         reason: String,
     },
-    /// Look at what a worker's process does: others wait for it.
+    /// Look at the activity of a worker's process: others wait for it.
     Inspect {
         /// The worker.
         worker: WorkerId,

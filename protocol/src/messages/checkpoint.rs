@@ -21,14 +21,14 @@ pub struct CheckpointOrder {
     pub bytes_per_s: Option<u64>,
 }
 
-/// Where members find the state that none of them holds.
+/// The checkpoint that a generation's root restores if no member holds a commit.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CheckpointSource {
     /// The directory of checkpoints.
     pub directory: String,
-    /// The directory of the one step to begin from; none: the newest whole checkpoint, or the start where there is none.
+    /// The directory of the one step to begin from; `None`: the newest whole checkpoint, or the start if there is none.
     pub exactly: Option<String>,
-    /// Whether training begins from the start, and whatever is in the directory is set aside.
+    /// Whether training begins from the start. The content of the directory is set aside then.
     pub begins_anew: bool,
     /// The job's name, if the user gave it one.
     pub name: Option<String>,

@@ -45,7 +45,7 @@ pub enum ClientResponse {
     Status(Box<StatusReport>),
     /// The request is carried out.
     Done,
-    /// There is nothing to do: what was asked for is so already.
+    /// There is nothing to do: the requested state holds already.
     DoneAlready,
     /// The request cannot be carried out.
     Refused {
@@ -98,7 +98,7 @@ pub struct StatusReport {
     /// The bytes that members move in bulk now, in all: the state of a new generation, or a checkpoint.
     #[serde(default)]
     pub moved: Option<MovedBytes>,
-    /// How many workers are there for the next generation; none while one is under way.
+    /// Workers present for the next generation, and workers needed. `None` while a generation is under way.
     #[serde(default)]
     pub gather: Option<GatherStatus>,
     /// The workers that the job waits for, and why, when it stands still (G-9).
@@ -131,7 +131,7 @@ pub struct StatusReport {
     /// The lanes of the driver's process: threads for work that may block.
     #[serde(default)]
     pub lanes: Vec<LaneStatus>,
-    /// What became of every second of every slot; none from a driver that does not account for it.
+    /// Use of the time of every slot since the job began. `None` if the driver's process keeps no account of it.
     #[serde(default)]
     pub goodput: Option<GoodputStatus>,
     /// The durable checkpoints; absent without `--checkpoint`.
@@ -145,7 +145,7 @@ pub struct StatusReport {
     /// The job's result, once the job has ended.
     #[serde(default)]
     pub result: Option<JobResult>,
-    /// The driver's wall clock when it answered, in RFC 3339; absent from what the driver keeps for itself.
+    /// The driver's wall clock when it answered, in RFC 3339; absent from the driver's own copies.
     #[serde(default)]
     pub answered_at: Option<String>,
 }
@@ -156,11 +156,11 @@ impl StatusReport {
 
     /// Most arrays of ranks that are named as different.
     pub const DIVERGENCE_MAX: usize = 16;
-    /// Most resets that are told of.
+    /// Most resets in the report.
     pub const RESETS_RECENT_MAX: usize = 16;
 }
 
-/// One line: the job's phase, and what it waits for.
+/// One line: the job's phase, and the object of its wait.
 impl fmt::Display for StatusReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waited_for = self.waiting_for.as_deref().unwrap_or("nobody");
@@ -178,7 +178,7 @@ impl fmt::Display for StatusReport {
     }
 }
 
-/// How far the gather of workers for the next generation is.
+/// Progress of the gather of workers for the next generation.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct GatherStatus {
     /// Workers that could be in it now.
@@ -196,7 +196,7 @@ pub struct GoodputStatus {
     pub last_10_min: Option<f64>,
     /// Seconds of all slots since the job began: the sum of `buckets`.
     pub slot_seconds: f64,
-    /// Slot-seconds by what they went into (docs/observability/goodput.md).
+    /// Slot-seconds by bucket (docs/observability/goodput.md).
     pub buckets: BTreeMap<String, f64>,
     /// Slot-seconds of the bucket `straggler` by the worker that was waited for, as `host:slot`; at most
     /// [`GoodputStatus::STRAGGLERS_MAX`], those with the most.
@@ -220,7 +220,8 @@ pub struct CheckpointStatus {
     pub at: Option<String>,
     /// The step that is being saved.
     pub saving: Option<u64>,
-    /// Why the last save failed, or for whom a slow one waits; absent once a save has succeeded since.
+    /// The reason why the last save failed, or the ranks that a slow one waits for; absent once a save has succeeded
+    /// since.
     pub failed: Option<String>,
 }
 
@@ -286,10 +287,10 @@ pub struct HostStatus {
     /// The lanes of its agent that do not answer.
     #[serde(default)]
     pub lanes: Vec<LaneStatus>,
-    /// What became of its health check, while a slot rests: `due`, `running`, `passed` or `failed`; absent without one.
+    /// State of the host's health check while a slot rests: `due`, `running`, `passed` or `failed`; absent without one.
     #[serde(default)]
     pub health_check: Option<HealthCondition>,
-    /// Why the last health check failed; absent if it did not.
+    /// The reason why the last health check failed; absent if it did not.
     #[serde(default)]
     pub health_failure: Option<String>,
 }
@@ -315,8 +316,8 @@ pub struct WorkerStatus {
     /// The numbers that the program reports.
     #[serde(default)]
     pub reported: ReportedValues,
-    /// How long its steps take, in milliseconds, as a median of the last ones; absent until steps of the current generation
-    /// were measured. A step is what lies between two commits or checks for host updates.
+    /// Median time of its last steps, in milliseconds; absent until steps of the current generation were measured. A
+    /// step is the time between two commits or checks for host updates.
     #[serde(default)]
     pub step_ms: Option<f64>,
     /// The part of that outside of collectives: computation, data, commits.

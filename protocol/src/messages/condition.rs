@@ -43,7 +43,7 @@ impl fmt::Display for JobPhase {
     }
 }
 
-/// How the health check of a host stands of which a slot rests.
+/// State of the health check of a host with a resting slot.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthCondition {

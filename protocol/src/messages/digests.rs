@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The digest of a part of an array in one commit. Which part that is follows from the step, the array's name and the size of
-/// the state: it is the same on all ranks of one step.
+/// The digest of a part of an array in one commit. The choice of the part follows from the step, the array's name and
+/// the size of the state: it is the same on all ranks of one step.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct TensorDigest {
     /// The commit's step.
@@ -40,13 +40,13 @@ pub struct StateDigests {
 }
 
 impl StateDigests {
-    /// Most digests of one message. Where commits are so fast that there are more, the oldest are left out.
+    /// Most digests of one message. If commits are so fast that there are more, the oldest are left out.
     pub const DIGESTS_MAX: usize = 512;
 
     /// Most names of one message.
     pub const NAMES_MAX: usize = 128;
 
-    /// Longest name, in bytes; what is longer is cut.
+    /// Longest name, in bytes; a longer one is cut.
     pub const NAME_BYTES_MAX: usize = 256;
 
     /// Nothing yet, of commits after this step.
@@ -59,7 +59,7 @@ impl StateDigests {
         self.since == self.through
     }
 
-    /// Adds what comes after it. After a gap, only the later part is kept: a range has no holes.
+    /// Adds later digests. After a gap, only the later part is kept: a range has no holes.
     pub fn extend(&mut self, later: Self) {
         if later.through <= self.through {
             return;
@@ -83,7 +83,7 @@ impl StateDigests {
         }
     }
 
-    /// Takes everything out. What is added later follows it.
+    /// Takes all digests and names out. Later ones follow from there.
     pub fn take(&mut self) -> Option<Self> {
         let rest = Self::after(self.through);
         let taken = std::mem::replace(self, rest);

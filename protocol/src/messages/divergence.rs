@@ -19,9 +19,9 @@ pub struct DivergentReplica {
     pub slot: u32,
     /// The first commit in which it was seen.
     pub step: u64,
-    /// How many ranks agree with each other on it; if they are no majority, nobody can say which content is right.
+    /// Number of ranks that agree with each other on it. Without a majority nobody can say which content is right.
     pub agreeing: u32,
-    /// How many ranks were compared.
+    /// Number of ranks that were compared.
     pub members: u32,
 }
 
@@ -32,7 +32,7 @@ impl DivergentReplica {
     }
 }
 
-/// One line: which array, where, since when.
+/// One line: the array, the host and slot, and the first step of the difference.
 impl fmt::Display for DivergentReplica {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tensor, rank, host, slot, step, agreeing, members } = self;

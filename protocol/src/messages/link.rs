@@ -1,5 +1,5 @@
-//! [`LinkPace`]: how fast data reaches a worker from another host, as its progress says. [`SlowLink`]: a link between two
-//! hosts that is slow against the others, as `status` shows it.
+//! [`LinkPace`]: data rate from another host to a worker, carried by the worker's progress. [`SlowLink`]: a link
+//! between two hosts that is slow compared with the others, as `status` shows it.
 
 use std::fmt;
 
@@ -7,39 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::HostName;
 
-/// How fast data reaches a worker from another host. Measured in collectives, over transfers for which the worker waited before
-/// they began: a sender that comes late makes no link slow.
+/// Data rate from another host to a worker. Measured in collectives, over transfers for which the worker waited before
+/// they began: a late sender does not make a link slow.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LinkPace {
     /// The host that sends.
     pub from: HostName,
     /// The rate of a transfer, in bytes a second: a median of the last ones.
     pub rate: u64,
-    /// What comes in on average, in bytes a second: the load of the link.
+    /// Average rate of incoming data, in bytes a second: the load of the link.
     pub load: u64,
 }
 
 impl LinkPace {
-    /// Most links of which a worker tells: those with the lowest rates.
+    /// Most links in a worker's report: those with the lowest rates.
     pub const LINKS_MAX: usize = 16;
 }
 
-/// A link between two hosts that carries data more slowly than the others do, for which its receiver waits in each step.
+/// A link between two hosts that carries data more slowly than the others do. Its receiver waits for it in each step.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct SlowLink {
     /// The host that sends.
     pub from: HostName,
     /// The host that receives.
     pub to: HostName,
-    /// How many times as fast as it the median of the other links is.
+    /// The median rate of the other links, divided by its own.
     pub factor: f64,
     /// Its rate, in megabytes a second.
     pub rate_mb_per_s: f64,
     /// The median of the others' rates, in megabytes a second.
     pub others_mb_per_s: f64,
-    /// What its receiver loses by it in a step, in milliseconds.
+    /// Delay that it adds to a step of the receiving rank, in milliseconds.
     pub loss_ms: f64,
-    /// How long it has been slow, in milliseconds.
+    /// Time for which it has been slow, in milliseconds.
     pub slow_ms: u64,
     /// The host at fault, if all of its links in this direction are slow; absent if it is this link alone.
     #[serde(default)]
@@ -54,7 +54,7 @@ impl SlowLink {
     }
 }
 
-/// One line: which link, and how slow.
+/// One line: the link, and its pace.
 impl fmt::Display for SlowLink {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, factor, rate_mb_per_s, others_mb_per_s, loss_ms, slow_ms, .. } = self;

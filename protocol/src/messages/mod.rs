@@ -1,7 +1,7 @@
-//! Every wire message, by who speaks to whom. Encoded by `codec`.
+//! All wire messages, by sender and receiver. Encoded by `codec`.
 //!
-//! A message about a generation carries its [`Stamp`](crate::Stamp); whoever holds a newer one drops the
-//! message and counts it (G-2).
+//! A message about a generation carries its [`Stamp`](crate::Stamp). A node that holds a newer one drops the message
+//! and counts it (G-2).
 
 mod agent;
 mod checkpoint;

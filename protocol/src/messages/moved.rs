@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is moved.
+/// Kinds of bulk transfers.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkWork {
@@ -34,10 +34,10 @@ impl fmt::Display for BulkWork {
     }
 }
 
-/// How much of it is done.
+/// Progress of a bulk transfer.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MovedBytes {
-    /// What is moved.
+    /// The kind of transfer.
     pub work: BulkWork,
     /// Bytes so far.
     pub done: u64,
@@ -46,7 +46,7 @@ pub struct MovedBytes {
 }
 
 impl MovedBytes {
-    /// The same work of several workers as one; work that is done first counts where they differ.
+    /// The sum over several workers. If they do different kinds of work, only the earliest kind counts.
     pub fn together(all: impl IntoIterator<Item = Self>) -> Option<Self> {
         all.into_iter().fold(None, |sum: Option<Self>, one| match sum {
             Some(sum) if sum.work == one.work => Some(Self {

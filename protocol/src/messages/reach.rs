@@ -23,9 +23,9 @@ pub struct ReachRequest {
 pub struct ReachFinding {
     /// The host.
     pub host: HostName,
-    /// Why it does not reach the TCP port; none: it does.
+    /// The reason why it does not reach the TCP port; `None`: it does.
     pub tcp: Option<String>,
-    /// Why it does not reach the UDP port; none: it does.
+    /// The reason why it does not reach the UDP port; `None`: it does.
     pub udp: Option<String>,
     /// Its own ports of the same kinds, which are open for some seconds; none if it has no address for data.
     pub own: Option<(SocketAddr, SocketAddr)>,

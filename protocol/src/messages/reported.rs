@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Numbers by name: finite, and bounded in number and in the length of their names, whoever has sent them.
+/// Numbers by name, from any sender: finite, and bounded in number and in the length of their names.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(try_from = "BTreeMap<String, f64>")]
 pub struct ReportedValues(BTreeMap<String, f64>);
@@ -14,7 +14,7 @@ pub struct ReportedValues(BTreeMap<String, f64>);
 /// Every value is finite, and so equal to itself.
 impl Eq for ReportedValues {}
 
-/// Why a value is not taken.
+/// The reason why a value is not taken.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidReport {
     /// The name is empty.
@@ -102,7 +102,7 @@ impl ReportedValues {
     }
 }
 
-/// What comes from elsewhere is checked as what the program itself reports.
+/// Values from another node pass the same checks as the program's own reports.
 impl TryFrom<BTreeMap<String, f64>> for ReportedValues {
     type Error = InvalidReport;
 

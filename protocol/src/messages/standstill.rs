@@ -1,5 +1,5 @@
-//! What hangs are found and named by: where a training thread stands among its collectives and in which section of its
-//! program, what a process was seen to do, and what `status` says of both.
+//! Reports about hangs: the position of a training thread among its collectives and the sections of its program, the
+//! activity of a process as its agent observed it, and the objects that `status` shows of both.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::HostName;
 
-/// Where a worker's training thread stands among the collectives of its generation, and in which section of its program.
+/// Position of a worker's training thread among the collectives of its generation, and the section of its program.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CollectivePosition {
     /// Collectives of the group of all ranks that the worker has entered in this generation.
@@ -25,8 +25,8 @@ pub struct CollectivePosition {
 pub struct TrainingSection {
     /// Its name; at most [`TrainingSection::NAME_BYTES_MAX`] bytes.
     pub name: String,
-    /// How long others may wait for a worker in it before the worker counts as hanging, in milliseconds; `None`: as long
-    /// as is usual.
+    /// Time limit for others' waits for a worker in it, in milliseconds. A worker that exceeds it counts as hanging.
+    /// `None`: the usual limit.
     pub within_ms: Option<u64>,
 }
 
@@ -44,11 +44,11 @@ pub struct CurrentCollective {
     pub kind: String,
     /// Whether all ranks take part, not those of a sub-group alone.
     pub is_of_all: bool,
-    /// Which group it is of: the same number on each of the group's ranks, another one for each other group of the
-    /// generation. Zero is the group of all ranks.
+    /// Number of its group: the same on each of the group's ranks, another one for each other group of the generation.
+    /// Zero is the group of all ranks.
     #[serde(default)]
     pub group: u64,
-    /// How many ranks the group has; zero if that is not known.
+    /// Number of the group's ranks; zero if unknown.
     #[serde(default)]
     pub ranks: u32,
 }
@@ -69,7 +69,7 @@ impl CurrentCollective {
     }
 }
 
-/// What a process does, as far as its host's system shows it.
+/// Activity of a process, as far as its host's system shows it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessActivity {
@@ -90,18 +90,18 @@ pub enum ProcessActivity {
 /// A process as its agent saw it over a short time.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ProcessSight {
-    /// What it does.
+    /// Its activity.
     pub activity: ProcessActivity,
-    /// How long it was watched, in milliseconds.
+    /// Duration of the observation, in milliseconds.
     pub watched_ms: u64,
     /// CPU time that it and its descendants have used in that time, in milliseconds.
     pub cpu_ms: u64,
-    /// Bytes that they have read and written in that time, from files, pipes and sockets; what recv(2) and send(2) move is
-    /// not counted by the kernel.
+    /// Bytes that they have read and written in that time, from files, pipes and sockets. The kernel does not count
+    /// bytes moved by recv(2) and send(2).
     pub moved_bytes: u64,
-    /// What its main thread waits in, such as `write to file descriptor 1 (a pipe)`.
+    /// The system call that its main thread waits in, such as `write to file descriptor 1 (a pipe)`.
     pub waits_in: Option<String>,
-    /// What else may be the cause, such as a child that has ended; at most [`ProcessSight::FINDINGS_MAX`].
+    /// Other possible causes, such as a child that has ended; at most [`ProcessSight::FINDINGS_MAX`].
     pub findings: Vec<String>,
     /// The Python stack of each of its threads, the innermost call first; empty if there is none. At most
     /// [`ProcessSight::STACK_BYTES_MAX`] bytes.
@@ -110,10 +110,10 @@ pub struct ProcessSight {
     /// for or cannot be had. At most [`ProcessSight::NATIVE_STACK_BYTES_MAX`] bytes.
     #[serde(default)]
     pub native_stack: String,
-    /// What it has done since its start, with its descendants: two sights tell whether it did anything between them.
+    /// Work of the process and its descendants since its start. Two sights tell whether it did anything between them.
     #[serde(default)]
     pub counters: ProcessCounters,
-    /// Its collectives of all ranks, as its framework's recorder counts them. None where there is none.
+    /// Its collectives of all ranks, as its framework's recorder counts them. `None` if there is none.
     #[serde(default)]
     pub collectives: Option<RecordedCollectives>,
 }
@@ -122,28 +122,28 @@ pub struct ProcessSight {
 /// process group.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RecordedCollectives {
-    /// Those that were handed to the backend.
+    /// Collectives that were handed to the backend.
     pub entered: u64,
     /// The last one that was completed here.
     pub completed: u64,
 }
 
-/// What a process and its descendants have done since their start.
+/// Work of a process and its descendants since their start.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ProcessCounters {
     /// CPU time, in milliseconds.
     pub cpu_ms: u64,
     /// Bytes read and written, as in [`ProcessSight::moved_bytes`].
     pub moved_bytes: u64,
-    /// How often its main thread has given its processor up, or lost it.
+    /// Number of times that its main thread has given its processor up, or lost it.
     pub switches: u64,
 }
 
 impl ProcessCounters {
-    /// CPU time of a process that does nothing, one part in so many of all time: the threads of its libraries look after
-    /// their connections.
+    /// Share of the CPU time that an idle process may use: one part in so many of all time. The threads of its
+    /// libraries look after their connections.
     const IDLE_PART_OF_TIME: u64 = 50;
-    /// What a look at it costs beside that: the signal for its stacks, a stop for its native stack.
+    /// Cost of one observation of it, on top of that: the signal for its stacks, a stop for its native stack.
     const LOOK: Self = Self { cpu_ms: 50, moved_bytes: 64 << 10, switches: 10 };
 
     /// Whether more than nothing was done since an earlier moment. None if the counts cannot be compared: descendants
@@ -170,7 +170,7 @@ impl ProcessSight {
     /// Longest finding, and longest `waits_in`, in bytes.
     pub const TEXT_BYTES_MAX: usize = 256;
 
-    /// A sight that shows what a process does in `watched_ms` milliseconds, and nothing beside it.
+    /// A sight with this activity over `watched_ms` milliseconds, and nothing else.
     #[must_use]
     pub fn new(activity: ProcessActivity, watched_ms: u64) -> Self {
         Self {
@@ -196,7 +196,7 @@ impl ProcessSight {
         is_active.unwrap_or(self.activity == ProcessActivity::Working)
     }
 
-    /// Takes the stacks of an earlier sight over where this one shows none: they are taken once, when the worker is about
+    /// Takes the stacks of an earlier sight over if this one shows none: they are taken once, when the worker is about
     /// to be named.
     pub fn keep_stacks_of(&mut self, earlier: Self) {
         if !self.has_stack() {
@@ -223,7 +223,7 @@ impl ProcessSight {
     }
 }
 
-/// What the process does, in words that follow its name.
+/// The process's activity, in words that follow its name.
 impl fmt::Display for ProcessSight {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.activity {
@@ -260,9 +260,9 @@ pub struct AwaitedWorker {
     pub worker: String,
     /// Its host.
     pub host: HostName,
-    /// What it is awaited for, and what it does instead, as far as is known.
+    /// The reason why others wait for it, and its own activity, as far as known.
     pub why: String,
-    /// How long it has been awaited, in milliseconds.
+    /// Time for which it has been awaited, in milliseconds.
     pub for_ms: u64,
 }
 
@@ -280,9 +280,9 @@ pub struct StalledWorker {
     pub pid: Option<u32>,
     /// The collective in which the others wait for it, such as `all_reduce, call 17`.
     pub operation: String,
-    /// How long they have waited, in milliseconds.
+    /// Time for which they have waited, in milliseconds.
     pub late_ms: u64,
-    /// What it does instead.
+    /// Its own activity meanwhile.
     pub doing: String,
     /// The Python stack of each of its threads, the innermost call first; absent if there is none.
     #[serde(default)]
@@ -290,21 +290,21 @@ pub struct StalledWorker {
     /// The native stack of its main thread, a function on each line, the innermost call first; absent if there is none.
     #[serde(default)]
     pub native_stack: Option<String>,
-    /// By restart, why it is taken to hang; absent where the worker tells where it stands.
+    /// By restart, the grounds for taking it to hang; absent if the worker reports its position.
     #[serde(default)]
     pub grounds: Option<HangGrounds>,
 }
 
-/// Why a worker is taken to hang of which nobody tells where it stands.
+/// Grounds for the finding that a worker hangs, if the worker does not report its position.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HangGrounds {
-    /// How sure that is.
+    /// Certainty of the finding.
     pub sureness: HangSureness,
-    /// What its process does against those of its peers, in words.
+    /// Activity of its process compared with its peers', in words.
     pub why: String,
 }
 
-/// How sure it is that a worker hangs.
+/// Certainty that a worker hangs.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HangSureness {
@@ -317,7 +317,7 @@ pub enum HangSureness {
 }
 
 impl HangGrounds {
-    /// Whether the job counts as standing still: what is only possible may be training.
+    /// Whether the job counts as standing still. A worker whose hang is only possible may be training.
     #[must_use]
     pub fn is_more_than_possible(&self) -> bool {
         self.sureness != HangSureness::Possible
@@ -361,7 +361,7 @@ impl fmt::Display for StalledWorker {
     }
 }
 
-/// The process of a worker that was named before, as the subject of what it does.
+/// The process of a worker that was named before, as the subject of a clause about its activity.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessNamed(pub Option<u32>);
 

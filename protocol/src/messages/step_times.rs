@@ -1,14 +1,14 @@
-//! [`StepTimes`]: how long a worker's steps take, and how much of that it waits for others. Measured by workers, carried by
-//! their progress, compared by the driver.
+//! [`StepTimes`]: the time of a worker's steps, and the part in which it waits for others. Measured by workers, carried
+//! by their progress, compared by the driver.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How long the last steps of a worker took: medians over the steps that it has finished since its generation began, at most the last
-/// [`StepTimes::STEPS_MAX`] measurements. A step is what lies between two commits or checks for host updates.
+/// Time of a worker's last steps: medians over the steps that it has finished since its generation began, at most the
+/// last [`StepTimes::STEPS_MAX`] measurements. A step is the time between two commits or checks for host updates.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-// What recordings of older versions lack is zero.
+// Fields that recordings of older versions lack are zero.
 #[serde(default)]
 pub struct StepTimes {
     /// The whole step, in microseconds.

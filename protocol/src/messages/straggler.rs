@@ -16,16 +16,16 @@ pub struct StragglingWorker {
     pub host: HostName,
     /// Its slot.
     pub slot: u32,
-    /// How many times as long it computes as the median of its peers.
+    /// Its time of computation, divided by the median of its peers.
     pub factor: f64,
-    /// How many times as long it computes as it did itself before; absent if it has never been faster.
+    /// Its time of computation, divided by its own earlier one; absent if it has never been faster.
     #[serde(default)]
     pub own_factor: Option<f64>,
     /// Its time of computation in a step, in milliseconds.
     pub compute_ms: f64,
     /// The median of its peers' times, in milliseconds.
     pub peers_ms: f64,
-    /// How long it has been slow, in milliseconds.
+    /// Time for which it has been slow, in milliseconds.
     pub slow_ms: u64,
     /// Whether its host is at fault: other members there are slow, too, and members elsewhere are not.
     pub is_host: bool,
@@ -35,7 +35,7 @@ pub struct StragglingWorker {
     pub shards: Option<u32>,
 }
 
-/// One line: who, and how slow.
+/// One line: the worker, and its pace.
 impl fmt::Display for StragglingWorker {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, host, slot, factor, compute_ms, peers_ms, slow_ms, .. } = self;

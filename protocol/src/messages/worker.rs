@@ -55,7 +55,7 @@ pub enum WorkerToDriver {
     CollectiveFailed {
         /// The generation.
         stamp: Stamp,
-        /// The rank whose link broke, where one is known. The worker's own rank if its system refused what a
+        /// The rank whose link broke, if one is known. The worker's own rank if its system refused a resource that a
         /// communicator needs.
         peer: Option<u32>,
         /// The rank that reported that link to this worker; none if this worker has seen it break itself.
@@ -74,9 +74,9 @@ pub enum WorkerToDriver {
         note: String,
         /// The numbers that the program reports, each as it was last.
         reported: ReportedValues,
-        /// How long its steps take; with one message in [`StepTimes::EVERY`] at most, absent from the others.
+        /// Times of its steps; with one message in [`StepTimes::EVERY`] at most, absent from the others.
         steps: Option<StepTimes>,
-        /// How fast data comes in from other hosts; beside step times only, at most [`LinkPace::LINKS_MAX`].
+        /// Rates of incoming data from other hosts; beside step times only, at most [`LinkPace::LINKS_MAX`].
         links: Vec<LinkPace>,
         /// Digests of the commits since the message before.
         digests: Option<StateDigests>,
@@ -86,9 +86,9 @@ pub enum WorkerToDriver {
     Standstill {
         /// The generation.
         stamp: Stamp,
-        /// Where it stands; `None` when it goes on.
+        /// Its position; `None` when it goes on.
         position: Option<CollectivePosition>,
-        /// How long it has stood still, or has stood still before it went on, in milliseconds.
+        /// Duration of the standstill so far, or in all if it has ended, in milliseconds.
         for_ms: u64,
     },
     /// The worker wants to leave (SIGTERM, spot notice) after its current step.
@@ -106,8 +106,8 @@ pub enum WorkerToDriver {
         /// The report.
         report: CheckpointReport,
     },
-    /// No member held a commit, and the root cannot load the checkpoint that training is to begin from, or any: training
-    /// cannot begin, whoever is the root.
+    /// No member held a commit, and the root cannot load the checkpoint that training is to begin from, or any:
+    /// training cannot begin, even with another root.
     NotResumed {
         /// The generation.
         stamp: Stamp,
@@ -124,7 +124,7 @@ pub enum WorkerToDriver {
         /// [`CheckpointReport::TEXTS_MAX`].
         notes: Vec<String>,
     },
-    /// A condition of this worker that somebody outside should mend. Each is told once.
+    /// A condition of this worker that an operator should mend. Each is sent once.
     Warning {
         /// The warning; at most [`WorkerToDriver::WARNING_BYTES_MAX`] bytes.
         text: String,
@@ -146,7 +146,7 @@ pub enum WorkerToDriver {
 }
 
 impl WorkerToDriver {
-    /// How many beats a training thread stands still before the driver is told.
+    /// Number of beats for which a training thread stands still before the driver is told.
     pub const STILL_BEATS: u32 = 5;
 
     /// Longest progress note, in bytes.
@@ -169,7 +169,7 @@ impl fmt::Debug for GroupKey {
     }
 }
 
-/// How the members of a new generation come to hold the same state.
+/// Plan by which all members of a new generation get the same state.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum SyncPlan {
     /// Every member proved the same step and digest (G-6): no state is sent.
@@ -181,16 +181,16 @@ pub enum SyncPlan {
     },
 }
 
-/// The logical shards of a job (`--shards`), and how many of them each rank of a generation carries. Its first two kinds are
-/// encoded as an `Option<u32>`, which older journals have here.
+/// The logical shards of a job (`--shards`), and the number that each rank of a generation carries. Its first two kinds
+/// are encoded as an `Option<u32>`, which older journals have here.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum JobShards {
-    /// The driver does not know them: the program says them, or has none.
+    /// The driver does not know them: the program sets them, or has none.
     #[default]
     Unsaid,
-    /// So many, dealt evenly.
+    /// This number of shards, dealt evenly.
     Even(u32),
-    /// So many for each rank, by rank (`--on-straggler rebalance`).
+    /// Numbers of shards, by rank (`--on-straggler rebalance`).
     Counted(Vec<u32>),
 }
 
@@ -213,13 +213,13 @@ impl JobShards {
     }
 }
 
-/// How a member learns the table of a generation.
+/// The form in which a member receives the table of a generation.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum FormationTable {
     /// The whole table.
     Full(Arc<Assignment>),
-    /// A change of the table that the member was told last. A member that holds another table asks for the full
-    /// one with [`WorkerToDriver::TableWanted`].
+    /// A change of the member's last table. A member that holds another table asks for the full one with
+    /// [`WorkerToDriver::TableWanted`].
     Delta(Arc<AssignmentDelta>),
 }
 
@@ -231,7 +231,7 @@ pub struct Formation {
     pub stamp: Stamp,
     /// Its table.
     pub table: FormationTable,
-    /// How the members come to hold the same state.
+    /// Plan by which all members get the same state.
     pub sync: SyncPlan,
     /// The step at which the generation begins.
     pub step: Step,
@@ -254,7 +254,7 @@ pub struct Placement {
     pub assignment: Arc<Assignment>,
     /// The member's own rank.
     pub rank: u32,
-    /// How the members come to hold the same state.
+    /// Plan by which all members get the same state.
     pub sync: SyncPlan,
     /// The step at which the generation begins.
     pub step: Step,
@@ -286,7 +286,7 @@ pub enum DriverToWorker {
     Go {
         /// The generation.
         stamp: Stamp,
-        /// Where the root looks for the state; none if a member holds a commit, or the job has no checkpoints.
+        /// Source of the state for the root; `None` if a member holds a commit, or the job has no checkpoints.
         source: Option<CheckpointSource>,
     },
     /// An interrupt is wanted: answer `Paused`.

@@ -1,5 +1,5 @@
-//! Why a configuration file cannot be used: each error names the file, the line and the key, and has a way out. Used by
-//! the other files of `config`.
+//! Errors of a configuration file: each names the file, the line and the key, and has a remedy. Used by the other files
+//! of `config`.
 
 use std::io;
 
@@ -48,7 +48,7 @@ pub(super) enum ConfigFileError {
         at: FilePlace,
         /// The column, from 1.
         column: usize,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
     /// A key is no flag's name.
@@ -106,9 +106,9 @@ pub(super) enum ConfigFileError {
         at: FilePlace,
         /// The key.
         key: String,
-        /// What the flag takes.
+        /// The kind of value that the flag takes.
         expected: &'static str,
-        /// What the file has.
+        /// The kind of value in the file.
         found: &'static str,
     },
     /// A value that the flag refuses.

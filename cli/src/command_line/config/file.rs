@@ -1,5 +1,5 @@
-//! Reads a configuration file into its keys and values, each with its line. What a key means is not known here. Called by
-//! `settings`.
+//! Reads a configuration file into its keys and values, each with its line. It does not know the meaning of the keys.
+//! Called by `settings`.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -23,7 +23,7 @@ pub(super) struct FileEntry {
     pub(super) table: Option<ConfigTable>,
     /// The key.
     pub(super) key: String,
-    /// Where it stands.
+    /// Its place in the file.
     pub(super) at: FilePlace,
     /// The value.
     pub(super) value: FileValue,
@@ -38,7 +38,7 @@ pub(super) enum FileValue {
     Word(String),
     /// An array of such.
     Words(Vec<String>),
-    /// What no flag takes, in words.
+    /// A value that no flag takes, in words.
     Other(&'static str),
 }
 

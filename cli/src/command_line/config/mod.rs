@@ -1,4 +1,4 @@
-//! The file of `--config` (`file`, `settings`), which flags it may set (`tables`), why it cannot be used (`error`), and
+//! The file of `--config` (`file`, `settings`), the flags that it may set (`tables`), its errors (`error`), and
 //! `config show` (`show`, `shown_flag`). Called by `reading` and `main`.
 
 mod error;
@@ -27,7 +27,7 @@ enum ConfigSubcommand {
     Show(ConfigShowFlags),
 }
 
-/// What the file of `--config` sets, if one is named.
+/// Settings of the file of `--config`, if one is named.
 ///
 /// # Errors
 /// The file cannot be used.

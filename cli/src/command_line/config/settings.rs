@@ -1,5 +1,5 @@
-//! What a configuration file sets for the command or role that is typed: its values go beneath the command line and the
-//! environment, as defaults of clap. Called by `reading`, and by `show`.
+//! A configuration file's settings for the command or role that is typed: their values go beneath the command line and
+//! the environment, as defaults of clap. Called by `reading`, and by `show`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::tables::{ConfigTable, alternatives, is_called, is_switch};
 /// torchrun's variable of `--max-restarts`, which `run` reads besides the flag's own.
 const PET_MAX_RESTARTS: &str = "PET_MAX_RESTARTS";
 
-/// What a file sets for one command or role.
+/// A file's settings for one command or role.
 #[derive(Clone, Debug)]
 pub(in super::super) struct FileSettings {
     pub(super) table: ConfigTable,
@@ -34,14 +34,14 @@ pub(in super::super) struct FileSettings {
 pub(super) struct FileSetting {
     /// The flag's name, without its dashes.
     pub(super) flag: String,
-    /// Where the file sets it.
+    /// The place of the setting in the file.
     pub(super) at: FilePlace,
     /// The value as words of a command line; of a switch `true` or `false`.
     pub(super) words: Vec<String>,
     is_switch: bool,
 }
 
-/// What the file of `--config` or `ELASTIC_CONFIG` sets, if there is one; `matches` are those of the command line
+/// Settings of the file of `--config` or `ELASTIC_CONFIG`, if there is one; `matches` are those of the command line
 /// without it, and `command` the whole program's.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ pub(super) fn file_settings(
     settings(command, table, file.clone(), &entries, &given).map(Some)
 }
 
-/// The command or role that is typed, with its part of what clap has read.
+/// The typed command or role, with its part of clap's matches.
 pub(super) fn table_of(matches: &ArgMatches) -> Option<(ConfigTable, &ArgMatches)> {
     match (matches.subcommand(), matches.get_one::<Role>("role")) {
         (Some(("run", of_run)), _) => Some((ConfigTable::Run, of_run)),
@@ -76,7 +76,7 @@ fn is_given(matches: &ArgMatches, id: &str) -> bool {
     matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
 }
 
-/// What the entries of a file set for one table, where the flags `given`, by id, go first.
+/// A file's settings for one table. The flags `given`, by id, go first.
 fn settings(
     command: &Command,
     table: ConfigTable,
@@ -95,7 +95,7 @@ fn settings(
         let id = flag.get_id().as_str();
         let is_special = entry.table.is_some();
         let rivals = alternatives(id).into_iter().filter_map(|it| Some((it, found.get(it)?)));
-        // What a table says goes before what the file says for all.
+        // A key of a table takes precedence over a top-level key.
         let rivals: Vec<_> =
             rivals.map(|(id, (special, it))| (id.to_owned(), *special, it)).collect();
         if rivals.iter().any(|(_, special, _)| *special && !is_special) {
@@ -130,7 +130,8 @@ fn check_key(command: &Command, entry: &FileEntry) -> Result<(), ConfigFileError
         table.flags(command).into_iter().any(|flag| is_called(flag, &entry.key))
     };
     match entry.table {
-        // Which role a process plays decides what of the file is meant; `run` has a flag of torchrun of that name.
+        // The role decides which part of the file applies, so the file cannot set it; `run` has a flag of torchrun of
+        // that name.
         None if key == "role" => Err(ConfigFileError::OfCommandLine { at, key }),
         _ if tables.is_empty() && ConfigTable::ALL.into_iter().any(is_of_command_line) => {
             Err(ConfigFileError::OfCommandLine { at, key })

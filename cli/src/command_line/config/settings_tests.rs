@@ -1,4 +1,4 @@
-//! What a file sets, and what it is refused for.
+//! Tests of a file's settings, and of the errors for which it is refused.
 
 use clap::CommandFactory as _;
 
@@ -85,7 +85,7 @@ fn wrong_values_are_named_with_what_the_flag_takes() {
     ] {
         assert_eq!(refused(ConfigTable::Driver, text), format!("f.toml, line 1: {expected}"));
     }
-    // What only other roles would read is not looked at: an address may be resolved only there.
+    // Values that only other roles would read are not checked: an address may be resolved only there.
     assert!(read(ConfigTable::Worker, "np = \"many\"", &[]).is_ok());
 }
 

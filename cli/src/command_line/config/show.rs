@@ -1,5 +1,5 @@
-//! `config show`: the values of flags in force, as TOML that `--config` reads or as JSON, each with where it comes from.
-//! Called by `run_config`.
+//! `config show`: the values of flags in force, as TOML that `--config` reads or as JSON, each with its origin. Called
+//! by `run_config`.
 
 use std::ffi::OsString;
 
@@ -29,7 +29,7 @@ pub(crate) struct ConfigShowFlags {
     words: Vec<OsString>,
 }
 
-/// What is shown of one command line.
+/// The settings of one command line.
 struct ShownConfig {
     table: ConfigTable,
     settings: Option<FileSettings>,
@@ -43,7 +43,7 @@ pub(super) fn run_show(flags: &ConfigShowFlags) -> Result<(), CommandFailure> {
 }
 
 fn resolve(words: &[OsString]) -> Result<ShownConfig, CommandFailure> {
-    // What is asked about are the flags: the program may be left out.
+    // Only the flags are shown: the program may be left out.
     let command = CommandLine::command()
         .mut_subcommand("run", |run| run.mut_arg("program", |program| program.required(false)));
     let line = |words: &[OsString], of: Option<&str>| {

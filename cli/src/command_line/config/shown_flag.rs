@@ -1,4 +1,4 @@
-//! One flag as `config show` prints it: its value, and where that comes from. Used by `show`.
+//! One flag as `config show` prints it: its value, and the value's origin. Used by `show`.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ const DEFAULT_MARK: &str = "[default: ";
 pub(super) struct ShownFlag {
     /// Its name, without the dashes.
     pub(super) name: String,
-    /// Where its value comes from.
+    /// The origin of its value.
     pub(super) origin: FlagOrigin,
     value: ShownValue,
 }
@@ -35,7 +35,7 @@ enum ShownValue {
     Words(Vec<String>),
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum FlagOrigin {
     /// It is typed.
@@ -60,7 +60,7 @@ impl fmt::Display for FlagOrigin {
     }
 }
 
-/// Reads a flag's value out of what clap has read.
+/// Reads a flag's value out of clap's matches.
 pub(super) fn read_flag(
     flag: &Arg,
     matches: &ArgMatches,
@@ -97,7 +97,7 @@ fn masked(name: &str, word: &str) -> String {
     masked.strip_prefix(&prefix).unwrap_or_default().to_owned()
 }
 
-/// The default of a flag: its declaration's, else what its help says about it.
+/// The default of a flag: its declaration's, else the one in its help.
 fn default_text(flag: &Arg) -> Option<String> {
     if is_switch(flag) {
         return Some("false".to_owned());
@@ -125,7 +125,7 @@ impl ShownFlag {
         Some(format!("{} = {value}", self.name))
     }
 
-    /// What stands in place of a value that has no line.
+    /// The text in place of a value that has no line.
     pub(super) fn why_no_value(&self) -> String {
         match self.value {
             ShownValue::Secret => format!("a secret, from: {}", self.origin),
@@ -133,7 +133,7 @@ impl ShownFlag {
         }
     }
 
-    /// The object of `--json`: `value` (null: not set), `from`, and what belongs to it.
+    /// The object of `--json`: `value` (null: not set), `from`, and further fields of the origin.
     pub(super) fn json(&self) -> Value {
         let value = match &self.value {
             ShownValue::Unset => Value::Null,
@@ -155,7 +155,7 @@ impl ShownFlag {
     }
 }
 
-/// A number where the word is one in its usual form, else a text.
+/// A number if the word is one in its usual form, else a text.
 fn json_word(word: &str) -> Value {
     match word.parse::<i64>() {
         Ok(number) if number.to_string() == word => number.into(),

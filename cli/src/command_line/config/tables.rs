@@ -1,11 +1,11 @@
-//! Which flags each table of a configuration file may set, read from the declarations of clap: no flag is listed twice.
-//! Used by the other files of `config`.
+//! The flags that each table of a configuration file may set, read from the declarations of clap: no flag is listed
+//! twice. Used by the other files of `config`.
 
 use clap::{Arg, ArgAction, Command};
 
 use super::super::reading::WORKER_FLAGS;
 
-/// What a table of a configuration file is for.
+/// A table of a configuration file, by the command or role that it applies to.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum ConfigTable {
     /// `elastic-node run`.
@@ -19,8 +19,8 @@ pub(super) enum ConfigTable {
 /// Flags that only the command line and the environment may set, by id.
 const OF_COMMAND_LINE: [&str; 2] = ["config", "role"];
 
-/// Flags, by id, of which one on the command line or in the environment sets aside the others in a file: they say the same
-/// thing, or exclude each other.
+/// Groups of flags, by id, that say the same thing or exclude each other. One of them on the command line or in the
+/// environment sets aside the others in a file.
 const ALTERNATIVES: [&[&str]; 9] = [
     &["np", "nproc_per_node"],
     &["grace_period", "shutdown_timeout"],
@@ -46,7 +46,7 @@ impl ConfigTable {
         }
     }
 
-    /// What a person types for it.
+    /// The command line that it applies to.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Run => "elastic-node run",

@@ -1,10 +1,10 @@
-//! The limits of this process's control group (cgroup v2): what the workers of this host share. Called by `doctor`.
+//! The limits of this process's control group (cgroup v2), which the workers of this host share. Called by `doctor`.
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// Where the kernel shows control groups.
+/// The folder in which the kernel shows control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// Least memory for each slot, in bytes (1 GiB): a Python program that imports a framework needs half of it.
@@ -25,7 +25,7 @@ pub(super) struct GroupLimits {
 }
 
 impl GroupLimits {
-    /// The limits of this process; none where the host has no cgroup v2.
+    /// The limits of this process; `None` if the host has no cgroup v2.
     pub(super) fn own() -> Option<Self> {
         let read = |path: &Path| std::fs::read_to_string(path).ok();
         Self::of(&read(Path::new("/proc/self/cgroup"))?, &read)
@@ -52,7 +52,7 @@ impl GroupLimits {
         Some(Self { memory_bytes, cpus, tasks })
     }
 
-    /// What is too small for these slots, with the way out.
+    /// Limits that are too small for these slots, each with a remedy.
     pub(super) fn shortages(&self, slots: u32) -> Vec<(String, String)> {
         let allows = |what: String| format!("the control group allows {what} for {slots} slots");
         let hint =

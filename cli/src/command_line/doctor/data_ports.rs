@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use crate::process::{ReachCut, ReachReport, interface_of, is_answered_at};
 
-/// The address for data, and what was tried with it.
+/// The address for data, and the results of its trials.
 #[derive(Debug, Serialize)]
 pub(super) struct DataPortsReport {
-    /// The address that other hosts would be told.
+    /// The address that an agent would give other hosts.
     address: IpAddr,
     /// Its interface.
     interface: Option<String>,
-    /// The first and the last of the ports of which the system gives workers one, for TCP and UDP.
+    /// The first and the last port of the range from which the system gives workers one, for TCP and UDP.
     ports: Option<(u16, u16)>,
     /// Whether a worker could open one.
     can_listen: bool,
     /// Whether the driver's host answers packets that come from this address.
     is_answered: bool,
-    /// What was tried between this host and the job's others; none where that could not be tried.
+    /// Trials between this host and the job's others; `None` if they could not be made.
     hosts: Option<ReachReport>,
 }
 
@@ -42,7 +42,7 @@ impl DataPortsReport {
         }
     }
 
-    /// What is wrong, with the way out.
+    /// Problems, each with a remedy.
     pub(super) fn faults(&self) -> Vec<(String, String)> {
         let Self { address, .. } = self;
         let mut faults = Vec::new();
@@ -85,7 +85,7 @@ impl DataPortsReport {
     }
 }
 
-/// What was tried with other hosts, in words that follow.
+/// Results of the trials with other hosts, in words that follow.
 fn describe_hosts(hosts: &ReachReport) -> String {
     let ReachReport { reached, cut, silent } = hosts;
     let mut text = match (reached.len(), cut.is_empty()) {

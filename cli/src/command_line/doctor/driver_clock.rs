@@ -1,4 +1,4 @@
-//! How far the clocks of this host and of the driver differ. Called by `join`.
+//! The difference between the clocks of this host and of the driver. Called by `join`.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 /// depend on it.
 const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_secs(60);
 
-/// How far this host's clock is ahead of the driver's, in milliseconds: the driver is taken to have answered in the middle
-/// between question and answer. None if what it said is no time, or if the clock jumped meanwhile.
+/// Time by which this host's clock is ahead of the driver's, in milliseconds: the driver is taken to have answered in
+/// the middle between question and answer. `None` if its answer is no time, or if the clock jumped meanwhile.
 pub(super) fn ahead_ms(asked: SystemTime, answered: SystemTime, said: &str) -> Option<i64> {
     let said = humantime::parse_rfc3339(said).ok()?;
     let here = asked + answered.duration_since(asked).ok()? / 2;
@@ -18,7 +18,7 @@ pub(super) fn ahead_ms(asked: SystemTime, answered: SystemTime, said: &str) -> O
     }
 }
 
-/// What is wrong with such a difference, and the way out; none if it is small.
+/// The problem with such a difference, and a remedy; `None` if it is small.
 pub(super) fn fault_of(ahead_ms: i64) -> Option<(String, &'static str)> {
     let difference = Duration::from_millis(ahead_ms.unsigned_abs());
     let (s, side) = (difference.as_secs(), if ahead_ms > 0 { "ahead of" } else { "behind" });

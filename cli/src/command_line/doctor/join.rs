@@ -1,5 +1,6 @@
-//! `doctor --join`: tries step by step what an agent of this host needs to join a driver: the name, the route, the token,
-//! the handshake, an answer; then the clocks, and the address for data. The first step that fails is named with the way out. Called by `doctor`.
+//! `doctor --join`: tries step by step the way of an agent of this host to a driver: the name, the route, the token,
+//! the handshake, an answer; then the clocks, and the address for data. The first step that fails is named, with a
+//! remedy. Called by `doctor`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -61,16 +62,16 @@ pub(super) struct JoinReport {
     from: Option<String>,
     /// Whether a driver let this host in.
     is_joined: bool,
-    /// How long it took to be let in, and to have an answer after that, in milliseconds.
+    /// Time until it was let in, and time from then to an answer, in milliseconds.
     join_ms: Option<f64>,
     answer_ms: Option<f64>,
     /// Its job.
     job: Option<String>,
-    /// How far this host's clock is ahead of the driver's, in milliseconds; wrong by at most half of `answer_ms`.
+    /// Time by which this host's clock is ahead of the driver's, in milliseconds; wrong by at most half of `answer_ms`.
     clock_ahead_ms: Option<i64>,
     /// The address for data.
     data: Option<DataPortsReport>,
-    /// What is wrong although the driver lets this host in, with the way out.
+    /// Problems of a host that the driver lets in, each with a remedy.
     #[serde(skip)]
     warnings: Vec<(String, String)>,
 }
@@ -175,7 +176,7 @@ impl JoinFlags {
         Ok(())
     }
 
-    /// This host's address for data, as an agent would tell it.
+    /// This host's address for data, as an agent would report it.
     fn data_address(&self, found: &JoinReport) -> Option<IpAddr> {
         let of_route = || found.from.as_deref()?.parse().ok();
         self.interface.as_deref().map_or_else(of_route, ip_of)
@@ -214,7 +215,7 @@ fn refused(driver: &str, error: ConnectError) -> CommandFailure {
 }
 
 impl JoinReport {
-    /// A line for the way to the driver, and those for what was found there.
+    /// A line for the way to the driver, and those for the findings there.
     pub(super) fn describe(&self) -> Vec<String> {
         let from = self.from.as_ref().map(|from| format!(", from {from}")).unwrap_or_default();
         let job = self.job.as_deref().map(|job| format!(", job {job}")).unwrap_or_default();

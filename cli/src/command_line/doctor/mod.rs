@@ -1,6 +1,6 @@
-//! `doctor`: what this host has, what will be used, and what is wrong, with hints. A table for people, or one JSON
-//! object; exit code 1 if something is wrong. Called by `main`; `join` tries the way to a driver,
-//! with `driver_clock` and `data_ports`; `control_group` reads the limits of the host's workers.
+//! `doctor`: this host's resources, the ones that will be used, and problems with hints. A table for people, or one
+//! JSON object; exit code 1 if there is a problem. Called by `main`; `join` tries the way to a driver, with
+//! `driver_clock` and `data_ports`; `control_group` reads the limits of the host's workers.
 
 mod control_group;
 mod data_ports;

@@ -1,5 +1,5 @@
-//! [`SupportBundle`]: the files of a support bundle in memory, what was left out and why, and their list. Secrets are
-//! masked in each, and names replaced where that is asked for. Filled by `gather`, written by `archive`.
+//! [`SupportBundle`]: the files of a support bundle in memory, the files left out with the reasons, and the list of
+//! both. Secrets are masked in each, and names replaced if that is asked for. Filled by `gather`, written by `archive`.
 
 use elastic_driver::recording::redact::{collect_names, redact_with};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::redact::NameRedactor;
 /// Folder of the recording, in the bundle as in a state directory.
 pub(super) const RECORDING_PREFIX: &str = "recording/";
 
-/// How the text of a file is read.
+/// The form in which the text of a file is read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TextForm {
     /// One JSON value.
@@ -27,20 +27,20 @@ pub(super) enum TextForm {
 pub(super) struct BundleFile {
     /// Its path in the bundle.
     pub(super) path: String,
-    /// What it is.
+    /// Its content and purpose.
     pub(super) why: String,
-    /// How its text is read.
+    /// The form of its text.
     pub(super) form: TextForm,
     /// Its text.
     pub(super) text: String,
 }
 
-/// What a bundle might have had.
+/// A file that was left out of the bundle.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LeftOutFile {
     /// Its path in the bundle.
     path: String,
-    /// Why it is not there.
+    /// The reason.
     why: String,
 }
 
@@ -52,7 +52,7 @@ struct ListedFile<'a> {
     why: &'a str,
 }
 
-/// The files, and what was left out.
+/// The files, and the list of those left out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SupportBundle {
     pub(super) files: Vec<BundleFile>,
@@ -72,7 +72,7 @@ impl SupportBundle {
         self.add(path, why, TextForm::Json, &format!("{value:#}\n"));
     }
 
-    /// Notes what is not there.
+    /// Notes a file that is left out.
     pub(super) fn leave_out(&mut self, path: &str, why: impl Into<String>) {
         self.left_out.push(LeftOutFile { path: path.to_owned(), why: why.into() });
     }

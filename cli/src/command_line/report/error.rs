@@ -1,4 +1,4 @@
-//! [`ReportError`]: why there is no support bundle. Made by `report`.
+//! [`ReportError`]: reasons why there is no support bundle. Made by `report`.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(super) enum ReportError {
         /// The path.
         path: PathBuf,
     },
-    /// What was given as a state directory is none.
+    /// The path given as a state directory is none.
     #[error("{} is no state directory of a driver", path.display())]
     NoStateDir {
         /// The path.

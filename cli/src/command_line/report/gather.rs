@@ -1,5 +1,5 @@
-//! Reads what a support bundle has: the job's entry, events, journal, recording, the last output of workers, status, and what
-//! this host is. Nothing is changed, and what is missing is noted. Called by `report`.
+//! Reads the content of a support bundle: the job's entry, events, journal, recording, the last output of workers,
+//! status, and facts about this host. Nothing is changed, and missing parts are noted. Called by `report`.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
@@ -200,7 +200,7 @@ fn add_outputs(bundle: &mut SupportBundle, folder: &Path) {
 /// The last lines of a file.
 struct FileEnd {
     text: String,
-    /// Bytes of the whole file, where it is longer.
+    /// Bytes of the whole file, if it is longer.
     cut_from: Option<u64>,
 }
 

@@ -1,6 +1,6 @@
-//! Masks secrets in what goes into a support bundle: tokens of this program, private keys, passwords in URLs, and values
-//! whose names say that they are secret. Called by `gather`; `masked_command` by the driver's process, too, before it
-//! stores its command line.
+//! Masks secrets in a support bundle: tokens of this program, private keys, passwords in URLs, and values whose names
+//! say that they are secret. Called by `gather`; `masked_command` by the driver's process, too, before it stores its
+//! command line.
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ const SECRET_NAMES: [&str; 15] = [
 /// Fewest characters after `en1-` of a token.
 const TOKEN_CHARACTERS_MIN: usize = 16;
 
-/// Fewest characters of what follows `Bearer`.
+/// Fewest characters of a value after `Bearer`.
 const BEARER_CHARACTERS_MIN: usize = 8;
 
 /// A command line with its secrets masked: the value of `--password` may also be the word after it.
@@ -81,7 +81,7 @@ pub(super) fn mask_text(text: &str) -> String {
     mask_named(&mask_passwords(&mask_tokens(&mask_private_keys(text))))
 }
 
-/// Masks the blocks of private keys; one whose begin or end is missing reaches to the text's own.
+/// Masks the blocks of private keys. A block without its first or last line reaches to the text's start or end.
 fn mask_private_keys(text: &str) -> String {
     let (mut masked, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(label) = rest.find("PRIVATE KEY-----") {
@@ -102,7 +102,7 @@ fn mask_private_keys(text: &str) -> String {
     masked + rest
 }
 
-/// Masks tokens of this program, of whichever version: `en1-…`.
+/// Masks tokens of this program, of any version: `en1-…`.
 fn mask_tokens(text: &str) -> String {
     let is_part = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_');
     map_runs(text, is_part, |run| {
@@ -132,8 +132,8 @@ fn mask_passwords(text: &str) -> String {
     masked + rest
 }
 
-/// Masks `NAME=value`, `"name": "value"`, `--name value` and `Bearer value`. What looks like a value may have a name in it,
-/// whose value follows.
+/// Masks `NAME=value`, `"name": "value"`, `--name value` and `Bearer value`. An apparent value may contain a name
+/// itself, whose value follows.
 fn mask_named(text: &str) -> String {
     let is_part = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.');
     let (mut masked, mut copied, mut at) = (String::with_capacity(text.len()), 0, 0);
@@ -151,7 +151,7 @@ fn mask_named(text: &str) -> String {
     masked + &text[copied..]
 }
 
-/// Where the secret value after a name begins and how long it is, in bytes; none if none follows.
+/// Offset of the secret value after a name, and its length, in bytes; `None` if none follows.
 fn value_after(name: &str, after: &str) -> Option<(usize, usize)> {
     let blank = |text: &str| text.len() - text.trim_start_matches([' ', '\t']).len();
     let is_end = |it: char| it.is_whitespace() || ",;&)]}\"'".contains(it);
@@ -189,7 +189,7 @@ fn value_after(name: &str, after: &str) -> Option<(usize, usize)> {
         }
         None => length(value),
     };
-    // What is masked already ends with a bracket, at which a value would end, too.
+    // A masked value ends with a bracket, which would end a value, too.
     (value > 0 && !after[gap..].starts_with(MASKED)).then_some((gap, value))
 }
 
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(mask_text(certificate), certificate);
     }
 
-    /// Secrets, each with what shows that it is one, and parts of texts between which they may stand.
+    /// Secrets, each with the text that marks it as one, and parts of texts between which they may stand.
     const PARTS: [&str; 20] = [
         " password=hunter2 ",
         " --api-key hunter2 ",

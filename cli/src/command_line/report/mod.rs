@@ -1,5 +1,6 @@
-//! `report`: collects what a bug report needs into one file: `gather` reads it, `mask` takes secrets out, `redact` names,
-//! `bundle` lists it, `archive` writes it. Called by `main`; the driver's process stores its flags by `flags`.
+//! `report`: collects the files of a bug report into one: `gather` reads them, `mask` takes secrets out, `redact`
+//! names, `bundle` lists them, `archive` writes the file. Called by `main`; the driver's process stores its flags by
+//! `flags`.
 
 mod archive;
 mod bundle;
@@ -54,7 +55,7 @@ pub(crate) struct ReportFlags {
     json: bool,
 }
 
-/// Lists what the bundle has on stderr, and writes it.
+/// Lists the bundle's content on stderr, and writes the bundle.
 pub(crate) fn run_report(flags: &ReportFlags) -> Result<(), CommandFailure> {
     check_target(&flags.output)?;
     let (folder, entry) = job_of(flags)?;
@@ -77,7 +78,7 @@ pub(crate) fn run_report(flags: &ReportFlags) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// The state directory that is meant, and the job's entry in the list of this user's jobs, if it has one.
+/// The selected state directory, and the job's entry in the list of this user's jobs, if it has one.
 fn job_of(flags: &ReportFlags) -> Result<(PathBuf, Option<JobEntry>), CommandFailure> {
     let id = match (&flags.target, &flags.job) {
         (Some(target), _) if target.is_dir() => return Ok(state_dir(target)?),

@@ -25,11 +25,11 @@ const JOB_NAME_FLAGS: [&str; 3] = ["--rdzv-id", "--rdzv_id", "PET_RDZV_ID"];
 /// Folders whose subfolders have the names of users.
 const HOMES: [&str; 2] = ["home", "Users"];
 
-/// What stands for each name.
+/// The substitutes of all names.
 #[derive(Debug, Default)]
 pub(super) struct NameRedactor {
     hosts: NameSubstitutes,
-    /// Names that are replaced where they stand as a whole word: users, jobs.
+    /// Names that are replaced if they stand as a whole word: users, jobs.
     words: BTreeMap<String, String>,
     arguments: BTreeMap<String, String>,
     /// The arguments that are replaced in texts, the longest first.
@@ -50,7 +50,7 @@ impl NameRedactor {
         self.hosts.name(name);
     }
 
-    /// Adds the name of a user. That of root says nothing about anybody.
+    /// Adds the name of a user. The name root identifies nobody.
     pub(super) fn add_user(&mut self, name: &str) {
         let is_name = name.len() >= USER_CHARACTERS_MIN && name != "root";
         if is_name && !self.words.contains_key(name) {
@@ -59,7 +59,7 @@ impl NameRedactor {
         }
     }
 
-    /// Adds the name of a job. What stands for an id has its form, since programs read it.
+    /// Adds the name of a job. The substitute of an id has an id's form, since programs read it.
     fn add_job(&mut self, name: &str) {
         if name.len() < NAME_CHARACTERS_MIN || self.words.contains_key(name) {
             return;
@@ -296,7 +296,7 @@ fn is_kept(word: &str) -> bool {
     word == MASKED || word.is_empty()
 }
 
-/// What stands for a name of this kind.
+/// The substitute of a name of this kind.
 fn numbered(known: &mut BTreeMap<String, String>, kind: &str, name: &str) -> String {
     let number = (known.len() + 1).min(NAMES_MAX);
     if number == NAMES_MAX && !known.contains_key(name) {

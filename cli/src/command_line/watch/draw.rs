@@ -1,5 +1,5 @@
-//! How a job looks on a terminal: its head, what needs attention, hosts with a sign for each slot, the world size over
-//! time, resets with their causes, and as many workers as there is room for. Called by `watch`.
+//! A job's screen on a terminal: its head, problems, hosts with a sign for each slot, the world size over time, resets
+//! with their causes, and as many workers as there is room for. Called by `watch`.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ use super::super::status_text::{describe_goodput, program_words};
 use super::view::WatchView;
 use crate::process::{gather_text, moved_text};
 
-/// Most lines of what needs attention.
+/// Most lines about problems and waits.
 const ATTENTION_MAX: usize = 5;
 /// Most resets that are shown.
 const RESETS_SHOWN_MAX: usize = 4;
@@ -29,7 +29,7 @@ const HOSTS_SHOWN_MAX: usize = 8;
 /// Most slots of a host that have a sign of their own; the rest is counted.
 const SIGNS_MAX: usize = 8;
 
-/// The colours; none where the person wants none (`NO_COLOR`).
+/// The colours; `None` if the person wants none (`NO_COLOR`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Palette {
     pub(super) shows_colours: bool,
@@ -41,7 +41,7 @@ impl Palette {
     }
 }
 
-/// Draws what is known of a job.
+/// Draws the view of a job.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &WatchView, palette: Palette) {
     let Some(status) = view.status() else { return };
     let width = usize::from(frame.area().width);
@@ -116,7 +116,7 @@ fn join_to_width(
     lines
 }
 
-/// What a person should know of, the most urgent first, in lines of at most `width` characters.
+/// Problems and waits, the most urgent first, in lines of at most `width` characters.
 fn attention(status: &StatusReport, width: usize) -> Vec<String> {
     let moved = status.moved.iter().map(|moved| format!("moves: {}", moved_text(moved)));
     let result = status.result.iter().map(|result| format!("result: {}", result.reason));
@@ -146,7 +146,7 @@ fn draw_hosts(frame: &mut Frame<'_>, area: Rect, status: &StatusReport, palette:
     let rows = status.hosts.iter().take(HOSTS_SHOWN_MAX).map(|host| {
         let mut workers: Vec<&WorkerStatus> =
             status.workers.iter().filter(|worker| worker.host == host.name).collect();
-        // Where not all have room, those that do not train are seen.
+        // If there is no room for all, those that do not train are shown.
         workers.sort_by_key(|worker| worker.state == WorkerCondition::Running);
         let mut signs: Vec<Span<'_>> =
             workers.iter().take(SIGNS_MAX).map(|worker| sign(worker.state, palette)).collect();
@@ -198,7 +198,7 @@ fn draw_sizes(
     frame.render_widget(line.block(block), area);
 }
 
-/// A reset in a line; of its times the total alone where all have no room.
+/// A reset in a line. If there is no room for all its times, only the total is shown.
 fn reset_line<'a>(reset: &ResetStatus, width: usize) -> Line<'a> {
     let lost = match reset.steps_lost {
         0 => String::new(),

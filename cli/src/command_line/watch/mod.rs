@@ -1,5 +1,5 @@
-//! `status --watch` on a terminal: the job on one screen, drawn anew twice a second. `view` is what is known of the job,
-//! `draw` is how it looks. Called by `status`.
+//! `status --watch` on a terminal: the job on one screen, drawn anew twice a second. `view` is the knowledge of the
+//! job, `draw` its picture. Called by `status`.
 
 mod draw;
 #[cfg(test)]
@@ -19,7 +19,7 @@ use ratatui::prelude::CrosstermBackend;
 use self::draw::{Palette, draw};
 use self::view::WatchView;
 
-/// The terminal's other screen. Dropping it shows again what was there before.
+/// The terminal's other screen. Dropping it shows the former content again.
 pub(super) struct WatchScreen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     view: WatchView,

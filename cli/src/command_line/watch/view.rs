@@ -1,5 +1,5 @@
-//! [`WatchView`]: what one who watches has seen of a job: its last status, and the world size, the steps and the resets
-//! before. Without I/O; fed by `status --watch`, read by `draw`.
+//! [`WatchView`]: the knowledge of a job from its statuses so far: the last one, and the world size, the steps and the
+//! resets before. Without I/O; fed by `status --watch`, read by `draw`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const SIZES_MAX: usize = 600;
 /// Most resets that are kept.
 const RESETS_MAX: usize = 20;
 
-/// What was seen of a job.
+/// The knowledge of a job from its statuses so far.
 #[derive(Debug, Default)]
 pub(super) struct WatchView {
     status: Option<StatusReport>,

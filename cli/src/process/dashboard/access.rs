@@ -1,5 +1,5 @@
-//! Who may read the dashboard: on a loopback address any process of this machine, elsewhere whoever has shown the job's
-//! token, in each request or once in a login. Called by `answer`.
+//! Access to the dashboard: on a loopback address for any process of this machine, elsewhere for readers that have
+//! shown the job's token, in each request or once in a login. Called by `answer`.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ const SESSIONS_MAX: usize = 64;
 /// Bytes of a session's secret.
 const SESSION_BYTES: usize = 32;
 
-/// Who may read.
+/// The access rules of one address.
 pub(super) struct Access {
     address: SocketAddr,
     /// The job's token, as its file has it.
@@ -115,7 +115,7 @@ fn is_same(secret: &str, shown: &str) -> bool {
     bool::from(shown.trim().as_bytes().ct_eq(secret.trim().as_bytes()))
 }
 
-/// Whether what a request was sent to is an address or `localhost`, with or without a port.
+/// Whether the host that a request was sent to is an address or `localhost`, with or without a port.
 fn is_address(host: &str) -> bool {
     let without_port = host.rsplit_once(':').map_or(host, |(name, port)| {
         if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host }

@@ -11,7 +11,7 @@ use super::assets::{Asset, LOGIN, asset, open_asset};
 use super::output::OutputQuery;
 use super::request::{DashboardAnswer, DashboardRequest, form_field};
 
-/// What a request leads to.
+/// The outcome of a request.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum DashboardRoute {
     /// An answer.
@@ -84,7 +84,7 @@ fn log_in(request: &DashboardRequest, access: &Access) -> DashboardAnswer {
     }
 }
 
-/// The answer to who may not read: who asks for the page gets the form for the token.
+/// The answer to a reader without access: a request for the page gets the form for the token.
 fn refuse(request: &DashboardRequest, denied: AccessDenied) -> DashboardAnswer {
     let is_get = request.method == "GET";
     match denied {

@@ -15,7 +15,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 pub(super) const LOGIN: Asset =
     Asset { content_type: HTML, body: include_bytes!("assets/login.html") };
 
-/// What the form looks like, for those who have not shown a token yet.
+/// The files that give the login form its looks, for readers who have not shown a token yet.
 pub(super) fn open_asset(path: &str) -> Option<Asset> {
     let (content_type, body): (&str, &[u8]) = match path {
         "/login.css" => (CSS, include_bytes!("assets/login.css")),

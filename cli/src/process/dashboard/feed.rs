@@ -1,5 +1,5 @@
-//! The queue of events from the actors' thread to the dashboard's. The actors' thread never waits for it: what does not
-//! fit is counted. Fed by `observer`, read by `follow`.
+//! The queue of events from the actors' thread to the dashboard's. The actors' thread never waits for it: events that
+//! do not fit are counted. Fed by `observer`, read by `follow`.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Follows the job for its page: first what the event log tells of former drivers, then the driver's events as they come.
-//! Run by `server` on the dashboard's thread.
+//! Follows the job for its page: first the event log of former drivers, then the driver's events as they come. Run by
+//! `server` on the dashboard's thread.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::feed::FedEvents;
 use super::server::DashboardService;
 use crate::process::{lines_of, open_log_to_go_on};
 
-/// Interval between two looks at what has changed, if nothing happens.
+/// Interval between two looks at changes, if nothing happens.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
 
 /// Shortest interval between two pieces of news, if much happens.
 const TOLD_APART: Duration = Duration::from_millis(100);
 
-/// What the event log tells of a job up to now. Its file is read on the dashboard's thread, so that nobody waits for it.
+/// The record of a job up to now, from the event log. The file is read on the dashboard's thread, so that nobody waits
+/// for it.
 pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
     let mut record = PageRecord::new(job.id.clone(), job.since);
     if let Ok(file) = open_log_to_go_on(&job.log) {
@@ -34,7 +35,7 @@ pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
                 && !is_known
                 && *of == job.id
             {
-                // The job, or what is left of its log, began with this line.
+                // The job, or the rest of its log, began with this line.
                 record = PageRecord::new(of.clone(), line.at);
                 is_known = true;
                 continue;
@@ -67,7 +68,7 @@ pub(super) async fn follow(service: Rc<DashboardService>, mut events: FedEvents)
             record.handle_missed(events.missed());
             let (now, snapshot) = (since_1970(wall_clock()), service.published.last());
             let status = snapshot.as_ref().map(|snapshot| &snapshot.status);
-            // Also while nobody looks: a page that is opened later shows what was before.
+            // Also while nobody looks: a page that is opened later shows the past, too.
             if let Some(status) = status {
                 record.handle_status(now, status);
             }

@@ -2,8 +2,9 @@
 //! driver's process.
 //!
 //! The actors' thread gives away its events, by a queue that it never waits for, and a status once a second; pages and
-//! scrapes are answered from these. A reader that is slow, or stuck, holds a connection of this thread and nothing else:
-//! their number, their length, their requests and what is kept for them are bounded.
+//! scrapes are answered from these. A reader that is slow, or stuck, holds a connection of this thread and nothing
+//! else. Bounds limit the number of readers, the length and the requests of their connections, and the memory kept for
+//! them.
 
 mod access;
 mod answer;
@@ -60,7 +61,7 @@ impl PublishedSnapshot {
 pub(crate) struct DashboardJob {
     /// Its id.
     pub(crate) id: String,
-    /// The event log, in which former drivers of the job may have told what happened.
+    /// The event log, in which former drivers of the job may have written.
     pub(crate) log: PathBuf,
     /// The time at which this driver began, since 1970: later lines are its own, and come as events.
     pub(crate) since: Time,

@@ -1,5 +1,5 @@
-//! `/output`: what a worker has written last, and what it has written since, from the files of `--output-dir` on this
-//! machine. Called by `server`; a file is read on a thread that may wait for its disk.
+//! `/output`: a worker's last output, and the output since the reader's last request, from the files of `--output-dir`
+//! on this machine. Called by `server`; a file is read on a thread that may wait for its disk.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -27,12 +27,12 @@ const PART_BYTES_MAX: u64 = 64 << 10;
 /// Most files that are read at a time. A disk that does not answer keeps so many threads, and no more.
 const READS_MAX: usize = 4;
 
-/// Which part of whose output is wanted.
+/// The wanted part of a rank's output.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct OutputQuery {
     rank: u32,
     stream: OutputStream,
-    /// The worker of which the reader has output, and how many bytes of its file; none for a reader that has nothing.
+    /// The worker whose output the reader has, and the number of bytes of its file; `None` for a reader that has nothing.
     seen: Option<(String, u64)>,
 }
 
@@ -53,7 +53,7 @@ impl OutputQuery {
     }
 }
 
-/// Where the output of this job's workers is, and how many readers it may have.
+/// The folder of this job's workers' output, and places for a bounded number of readers.
 #[derive(Debug)]
 pub(super) struct OutputFolder {
     folder: Option<PathBuf>,
@@ -65,14 +65,14 @@ pub(super) struct OutputFolder {
 struct OutputPart {
     /// The worker, as the reader names it when it asks for more.
     worker: String,
-    /// Where the part begins in the file, in bytes.
+    /// Offset of its start in the file, in bytes.
     from: u64,
-    /// Where it ends.
+    /// Offset of its end.
     next: u64,
     text: String,
 }
 
-/// Why there is no output to show.
+/// Reasons why there is no output to show.
 #[derive(Debug, thiserror::Error)]
 enum OutputError {
     #[error("the job does not store what its workers write: start it with --output-dir FOLDER")]
@@ -99,7 +99,7 @@ impl OutputFolder {
         Self { folder, reads: Arc::new(Semaphore::new(READS_MAX)) }
     }
 
-    /// What of a reading can be said at once, and the reading itself, for a thread that may wait.
+    /// Makes the checks that need no wait, and returns the reading itself, for a thread that may wait.
     fn prepare(
         &self,
         query: OutputQuery,
@@ -113,7 +113,7 @@ impl OutputFolder {
     }
 }
 
-/// Answers a request for output. `reader` is the connection on which it came, where nobody has to log in.
+/// Answers a request for output. `reader` is the connection on which it came, if nobody has to log in.
 pub(super) async fn answer_output(
     folder: &OutputFolder,
     query: OutputQuery,
@@ -182,8 +182,8 @@ fn is_of_this_user(reader: Ends) -> bool {
     found.into_iter().flatten().any(|socket| socket.user == me || socket.user == 0)
 }
 
-/// What follows the bytes that were seen, or where that is too much, or nothing was seen, the end of the file. Returns
-/// where the part begins and ends.
+/// The bytes of the file after those that were seen. If these are too many, or nothing was seen, the end of the file.
+/// Returns the offsets of the part's start and end.
 fn read_part(path: &Path, seen: Option<u64>) -> io::Result<(u64, u64, String)> {
     // A worker may have put something else in the place of its file: a link, or a pipe that would be waited for.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;

@@ -1,4 +1,4 @@
-//! Requests of the dashboard, reduced to what matters here, and its answers. Used by `server` and `answer`.
+//! Requests of the dashboard, reduced to the parts in use, and its answers. Used by `server` and `answer`.
 
 use hyper::body::Bytes;
 use hyper::header::{
@@ -16,7 +16,7 @@ pub(super) struct DashboardRequest {
     pub(super) query: String,
     /// The name or address that the request was sent to.
     pub(super) host: Option<String>,
-    /// The site whose page sent it, where a browser says so.
+    /// The site whose page sent it, if a browser says so.
     pub(super) origin: Option<String>,
     pub(super) authorization: Option<String>,
     pub(super) cookie: Option<String>,
@@ -125,8 +125,8 @@ impl DashboardAnswer {
     }
 }
 
-/// What a browser may do with an answer: load what the page is made of from the same place, and nothing else. No script
-/// and no style in the page itself, nothing kept, nothing framed, nothing interpreted as what it is not.
+/// Restrictions on a browser: it may load the page's files from the same place, and nothing else. No script and no
+/// style in the page itself, nothing kept, nothing framed, nothing interpreted as another type.
 const PROTECTION: [(&str, &str); 7] = [
     (
         "content-security-policy",

@@ -54,7 +54,7 @@ const HEADERS_MAX: usize = 64;
 /// Most bytes of a login.
 const LOGIN_BYTES_MAX: usize = 4 << 10;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(super) struct DashboardService {
     access: Access,
     pub(super) published: PublishedSnapshot,
@@ -180,7 +180,7 @@ fn of(answer: DashboardAnswer) -> Response<DashboardBody> {
     answer.head().map(|()| OneBody::Left(Full::new(answer.body)))
 }
 
-/// The stream of news for a page: everything, and then what changes.
+/// The stream of news for a page: everything, and then the changes.
 fn news(service: &DashboardService, connection: &Rc<ConnectionState>) -> Response<DashboardBody> {
     let snapshot = service.published.last();
     let status = snapshot.as_ref().map(|snapshot| &snapshot.status);

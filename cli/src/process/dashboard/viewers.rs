@@ -1,5 +1,5 @@
-//! The open pages, each with a bounded queue of what it has not taken yet. One that does not take it is cut off, and its
-//! browser connects again if it lives. Used by `server` and `follow`.
+//! The open pages, each with a bounded queue of news that it has not taken yet. A page that does not take them is cut
+//! off, and its browser connects again if it lives. Used by `server` and `follow`.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -17,12 +17,12 @@ pub(super) const VIEWERS_MAX: usize = 16;
 /// Most pieces of news that wait for one page.
 const PIECES_QUEUED_MAX: usize = 32;
 
-/// What the server knows of a connection.
+/// The server's state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionState {
     /// Whether it is an open page's, which has no end of its own.
     pub(super) is_viewer: Cell<bool>,
-    /// Tells that the connection is to be cut.
+    /// Signals that the connection is to be cut.
     pub(super) cut: Notify,
 }
 
@@ -60,7 +60,7 @@ impl Viewers {
         Some(ViewerNews(taken))
     }
 
-    /// Tells all of them, and cuts off those that stand still.
+    /// Sends topics to all pages, and cuts off those that stand still.
     pub(super) fn tell(&self, topics: &[PageTopic]) {
         if topics.is_empty() {
             return;
@@ -89,7 +89,7 @@ fn in_server_sent_events(topics: &[PageTopic]) -> Bytes {
     Bytes::from(text)
 }
 
-/// What a page has not taken yet: the body of its answer, which ends when the page is cut off.
+/// News that a page has not taken yet: the body of its answer, which ends when the page is cut off.
 #[derive(Debug)]
 pub(super) struct ViewerNews(mpsc::Receiver<Bytes>);
 

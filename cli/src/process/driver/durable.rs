@@ -29,13 +29,14 @@ pub(super) struct Durable {
     pub(super) tenure: Tenure,
     pub(super) secrets: JobSecrets,
     pub(super) port: JournalPort,
-    /// The journal's file, for its keeper; none where the journal is in a store.
+    /// The journal's file, for its keeper; `None` if the journal is in a store.
     pub(super) file: Option<Weak<Mutex<FileJournal>>>,
-    /// To be told when the job is over.
+    /// The mark to set when the job is over.
     pub(super) over: OverMark,
 }
 
-/// Says whether the job is over. What is appended to its journal later is dropped: the journal is gone. Clones share it.
+/// Whether the job is over. Records that are appended to its journal later are dropped: the journal is gone. Clones
+/// share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OverMark(Arc<AtomicBool>);
 
@@ -91,8 +92,8 @@ impl Durable {
         begun.map(|durable| Self { file, ..durable })
     }
 
-    /// Continues the job of a journal, or begins a new one there. `way_out` is the hint shown where the journal holds
-    /// another program's job.
+    /// Continues the job of a journal, or begins a new one there. `way_out` is the hint that is shown if the journal
+    /// holds another program's job.
     pub(super) fn begin(
         mut journal: Box<dyn Journal>,
         name: &str,
@@ -100,7 +101,7 @@ impl Durable {
         way_out: String,
         lane: &OffloadPort,
     ) -> Result<Self, Unusable> {
-        // A state directory is this user's; what is in a store, others may read.
+        // A state directory is this user's; others may read the content of a store.
         let store = plan.store.as_ref();
         let sealing = store.and_then(|store| store.secret.as_ref().or(plan.shared.as_ref()));
         let founding = || {
@@ -281,7 +282,7 @@ mod tests {
         assert!(journal.append(&batch).is_ok(), "nobody misses it");
     }
 
-    /// Opens a journal on whose disk there is room after `full_for`; says how long that took.
+    /// Opens a journal on a disk that has room after `full_for`; returns the time that it took.
     fn opened_after(full_for: Duration) -> (Result<Result<(), Heard>, CommandFailure>, Duration) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(JOURNAL_FILE);

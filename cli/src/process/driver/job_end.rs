@@ -1,4 +1,4 @@
-//! The job in the list of this user's jobs, and what is kept and told of its end. Called by `drive` and `run_driver`.
+//! The job in the list of this user's jobs, and the record and report of its end. Called by `drive` and `run_driver`.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::super::job_registry::{JobEnd, JobEntry, JobRegistry, entry_time};
 use super::{DriverLifeEnd, GOODBYE};
 use crate::command_line::{CommandFailure, DriverPlan, masked_flags, masked_variables};
 
-/// Enters the job into the list of this user's jobs; none where there is no list, which costs no more than that.
+/// Enters the job into the list of this user's jobs; `None` if there is no list, which costs no more than that.
 pub(super) fn registered(
     plan: &DriverPlan,
     job: JobId,
@@ -44,8 +44,8 @@ pub(super) fn registered(
     }
 }
 
-/// Hosts and workers as they were when the job was over: after that they leave, and nobody could see any more what they
-/// had done. Clones share them.
+/// Hosts and workers as they were when the job was over. After that they leave, and the status would not show their
+/// work any more. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastWorkers(Rc<RefCell<Option<Box<StatusReport>>>>);
 
@@ -68,14 +68,14 @@ impl LastWorkers {
     }
 }
 
-/// How a job ended, with its last status; none if it has not ended.
+/// A job's end, with its last status; `None` if it has not ended.
 pub(super) async fn end_of(
     ended: &Result<DriverLifeEnd, CommandFailure>,
     driver: &actix::Addr<Driver>,
     last_workers: &LastWorkers,
 ) -> Option<JobEnd> {
     let Ok(DriverLifeEnd::Over(result)) = ended else { return None };
-    // Without an answer the result is all that is kept.
+    // Without an answer only the result is kept.
     let status = timeout(GOODBYE, driver.send(AskStatus)).await.ok().and_then(Result::ok);
     let status = status.map(|status| last_workers.within(status));
     Some(JobEnd { at: entry_time(wall_clock()), result: result.clone(), status })

@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits for an address that somebody else has for so long; says how long that took.
+    /// Waits for an address that another process has for so long; returns the time that it took.
     fn waited(taken_for: Duration) -> (Result<Result<(), Heard>, CommandFailure>, Duration) {
         let signals = Signals::start(Pulse::new(Duration::ZERO)).expect("signals can be received");
         let address = SocketAddr::from(([127, 0, 0, 1], 7070));

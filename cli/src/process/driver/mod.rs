@@ -69,7 +69,7 @@ const AGENTS_GO_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs a job to its end, or until another driver continues it.
 ///
-/// `beside` is the agent of this node, where the driver runs on one of several equal nodes.
+/// `beside` is the agent of this node, if the driver runs on one of several equal nodes.
 pub(crate) fn run_driver(
     mut plan: DriverPlan,
     log: &str,
@@ -141,7 +141,7 @@ fn outlived(
         let (ended, heard) = (pin!(beside.ended()), pin!(signals.next()));
         select(ended, heard).await;
     };
-    // Where the system refuses that, the agent ends now.
+    // If the system refuses the wait, the agent ends now.
     drop(system::run(waited));
     failure.told_elsewhere()
 }
@@ -197,7 +197,7 @@ async fn drive(
     let absolute = |folder: &String| Some(std::path::absolute(folder).ok()?.display().to_string());
     let output_dir = plan.config.output.directory.as_ref().and_then(absolute);
     let output_dir = output_dir.as_deref();
-    // Only the first driver of a job is refused for what it can do without.
+    // Only a job's first driver is refused here: a later one can do without a folder of its own.
     let goes_on = term.0 > 1;
     if let Some(folder) = output_dir.filter(|_| !goes_on) {
         let free = check_folder(Path::new(folder), &name);
@@ -379,7 +379,8 @@ async fn drive(
     result
 }
 
-/// The dashboard, where there is one. That nobody has asked for it costs the page and not the job.
+/// Starts the dashboard, if there is to be one. Its failure costs the page and not the job, unless a person has asked
+/// for it.
 fn start_dashboard(
     plan: &DriverPlan,
     token: &JoinToken,
@@ -400,7 +401,7 @@ fn start_dashboard(
     }
 }
 
-/// Where a browser finds the page: at the driver's own name or address, if the dashboard listens on all of them.
+/// Address of the page for a browser: at the driver's own name or address, if the dashboard listens on all of them.
 fn page_address(listens_at: SocketAddr, reached_at: &str) -> String {
     match reached_at.rsplit_once(':') {
         Some((host, _)) if listens_at.ip().is_unspecified() => {
@@ -425,7 +426,7 @@ fn open_recording(state_dir: &Path) -> Option<RecordingLane> {
     }
 }
 
-/// The way out where the folder of `--output-dir` holds the output of another job that lives.
+/// Hint if the folder of `--output-dir` holds the output of another job that lives.
 const OTHER_FOLDER: &str =
     "elastic-node list shows the jobs of this machine; the folder is free when that job has ended";
 
@@ -444,7 +445,7 @@ fn log_folder(folder: &Path, run_id: Option<&str>, job: JobId) -> Result<String,
     })
 }
 
-/// Prepares the way in which agents join: a launcher starts them, or people do, who are told how unless they know.
+/// Prepares the start of agents. Either a launcher starts them, or people do, who get the command unless they know it.
 fn launcher(
     plan: &DriverPlan,
     command: AgentCommand,

@@ -1,5 +1,5 @@
-//! Opens a driver before its actors begin: its state directory, its address, its journal and the right to act. Called by
-//! `drive`, for each life of a driver.
+//! Opens a driver before its actors begin: its state directory, its address, its journal and the right to act. Called
+//! by `drive`, for each life of a driver.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use crate::command_line::{CommandFailure, DriverPlan, LauncherKind, ResultExt};
 pub(super) struct OpenedDriver {
     pub(super) state: DriverStateDir,
     pub(super) listening: Listening,
-    /// The journal; none where no successor could find it.
+    /// The journal; `None` if no successor could find it.
     pub(super) durable: Option<Durable>,
     /// The right to act, where other drivers compete for it.
     pub(super) seat: Option<LeaderSeat>,

@@ -1,4 +1,4 @@
-//! The address at which a driver is reached, and how its operator is told. Used by the driver's process.
+//! The address at which a driver is reached, and the message to its operator about it. Used by the driver's process.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) fn reached_at(plan: &DriverPlan, address: SocketAddr) -> String {
     }
 }
 
-/// Prints the join command to stderr, whatever the log level: the operator needs it in the next shell.
+/// Prints the join command to stderr at any log level: the operator needs it in the next shell.
 pub(super) fn tell_how_to_join(plan: &DriverPlan, reached_at: &str, token_file: &Path) {
     let token_file = token_file.display();
     let mut text = format!(

@@ -64,7 +64,7 @@ pub(super) enum Stood {
     Lost(CommandFailure),
 }
 
-/// How a process stands by.
+/// The state of a process that stands by.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     /// When it first stood by.
@@ -82,8 +82,8 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Whether a failure passes, and the process stands by again: it lacks descriptors for what it needs now. Only a driver that
-    /// has stood by already stays for that, since its job needs it later.
+    /// Whether the process stands by again after a failure for want of descriptors. Only a driver that has stood by
+    /// already stays for that, since its job needs it later.
     pub(super) fn outlasts(&mut self, failure: &CommandFailure) -> bool {
         if self.since.is_none() || !failure.is_for_want_of_descriptors() {
             return false;
@@ -163,7 +163,7 @@ pub(super) async fn stand(
         .having_seen(standing.seen.clone());
     let begun = Instant::now();
     let (mut said, mut failing) = (None, None);
-    // Those who stand by go first.
+    // While this driver leaves, its standbys go first.
     while leaves.is_some() && begun.elapsed() < plan.lease + FOLLOWED_WITHIN {
         let looked = lane.run("look", move || {
             let leader = candidate.leader();
@@ -333,8 +333,8 @@ impl LeaderSeat {
         self.journal.clone()
     }
 
-    /// Names the job that this driver leads to those that stand by. They need it for words alone, and so the journal's
-    /// next write tells if the store does not take it.
+    /// Tells the standbys the name of the job that this driver leads. They need it for messages alone, so a failure is
+    /// not an error here: the journal's next write tells if the store does not take it.
     pub(super) fn name_job(&mut self, plan: &DriverPlan, reached_at: &str, job: &str) {
         let card = DriverCard { job: job.to_owned(), ..own_card(plan, reached_at) };
         if let Err(error) = self.journal.introduce(&card) {

@@ -1,5 +1,5 @@
-//! [`StateKeeper`]: makes anew what was removed or overwritten of a driver's state while its job runs, so that people still find the job
-//! and a next driver its journal. Used by the driver's process.
+//! [`StateKeeper`]: restores removed or overwritten files of a driver's state while its job runs, so that people still
+//! find the job and a next driver its journal. Used by the driver's process.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl KeptJournal {
         Self(Arc::new(Mutex::new(journal)))
     }
 
-    /// What the keeper needs of it. The journal is closed when it itself is dropped.
+    /// A reference for the keeper. The journal is closed when this owner is dropped.
     pub(super) fn downgrade(&self) -> Weak<Mutex<FileJournal>> {
         Arc::downgrade(&self.0)
     }
@@ -40,7 +40,7 @@ impl Journal for KeptJournal {
     }
 }
 
-/// What is looked after.
+/// The files that the keeper looks after.
 #[derive(Clone)]
 pub(super) struct StateKeeper {
     /// The state directory.
@@ -92,7 +92,7 @@ impl KeptAnew {
     }
 }
 
-/// Why something cannot be written anew. The text is the error with its causes.
+/// The reason why something cannot be restored. The text is the error with its causes.
 #[derive(Debug)]
 enum KeepFailure {
     /// The directory, its lock, or a file that others find there.
@@ -151,7 +151,7 @@ impl StateKeeper {
         RunningKeeper { state, task: spawn_local(self.keep(lane)) }
     }
 
-    /// Removes what lets nodes in and a next driver continue the job: it is over.
+    /// Removes the files that let nodes in and a next driver continue the job: it is over.
     pub(super) fn withdraw(&self) {
         let journal = self.journal.as_ref().and_then(Weak::upgrade);
         // The journal's lane waits for the lock. A batch that it appends later is dropped.
@@ -163,8 +163,8 @@ impl StateKeeper {
         self.state.withdraw();
     }
 
-    /// Looks again and again, on the lane of the state directory. What was removed or overwritten is a warning, and so is the first of
-    /// several failures in a row.
+    /// Looks again and again, on the lane of the state directory. A removed or overwritten file is a warning, and so is
+    /// the first of several failures in a row.
     async fn keep(self, lane: OffloadPort) {
         let folder = self.state.path().display().to_string();
         let mut was_failing = false;
@@ -182,12 +182,12 @@ impl StateKeeper {
         }
     }
 
-    /// Writes anew what was removed, and says what that was.
+    /// Restores removed and overwritten files, and says which they were.
     fn look(&self) -> Result<KeptAnew, KeepFailure> {
         let mut looked =
             KeptAnew { was_removed: self.state.restore_if_removed()?, came_back: false };
         if let Some(journal) = self.journal.as_ref().and_then(Weak::upgrade)
-            // Who writes it meanwhile looks, too.
+            // A thread that writes it meanwhile looks, too.
             && let Ok(mut journal) = journal.try_lock()
         {
             match journal.restore_if_removed()? {

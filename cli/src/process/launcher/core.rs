@@ -24,7 +24,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(7);
 pub(crate) struct LauncherRules {
     /// Delay between the end of an agent and its next start.
     pub(crate) backoff: RestartBackoff,
-    /// The rules of remote agents; none where the agent's own process is observed.
+    /// The rules of remote agents; `None` if the agent's own process is observed.
     pub(crate) remote: Option<RemoteRules>,
 }
 

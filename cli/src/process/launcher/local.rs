@@ -36,7 +36,7 @@ pub(super) fn end(status: ExitStatus) -> AgentProcessEnd {
     AgentProcessEnd { kind: EndKind::Ended, reason: status.to_string() }
 }
 
-/// Puts the process in a group of its own. Where no driver succeeds this one, the process ends with it.
+/// Puts the process in a group of its own. If no driver succeeds this one, the process ends with it.
 pub(super) fn of_this_driver(command: &mut Command, outlives_driver: bool) {
     command.process_group(0).kill_on_drop(!outlives_driver);
     if !outlives_driver {

@@ -80,7 +80,7 @@ struct StartedAgent {
     told_early: Option<AgentOrder>,
 }
 
-/// How an agent's process is ended.
+/// An order to end an agent's process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum AgentOrder {
     /// It is asked to leave in order.
@@ -97,7 +97,7 @@ pub(crate) struct Launcher {
     command: AgentCommand,
     way: LaunchMethod,
     node: NodeHandle,
-    /// Where processes are started: the file system with the program can hang.
+    /// The lane that starts the processes: the file system with the program can hang.
     lane: OffloadPort,
     core: RefCell<LauncherCore>,
     held: RefCell<BTreeMap<HostName, StartedAgent>>,
@@ -251,7 +251,7 @@ impl Launcher {
         }
     }
 
-    /// Keeps what the process is told through, and tells it what came before it was started.
+    /// Keeps the pipe to the process's stdin, and carries out an order from before its start.
     fn hold(&self, name: &HostName, (mut child, said): SpawnedAgent) -> io::Result<SpawnedAgent> {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
         // Waiting for the child would close its stdin.

@@ -20,10 +20,10 @@ use crate::command_line::Leash;
 /// The name of ssh, looked up in PATH.
 const PROGRAM: &str = "ssh";
 
-/// ssh's exit code where it did not start the remote program.
+/// ssh's exit code if it did not start the remote program.
 const FAILED: i32 = 255;
 
-/// A shell's exit codes where a program cannot be executed, or is missing.
+/// A shell's exit codes if a program cannot be executed, or is missing.
 const NO_PROGRAM: [i32; 2] = [126, 127];
 
 /// Most bytes of ssh's messages that are read, from the end.
@@ -80,7 +80,7 @@ pub(super) fn greet(agent: &AgentCommand, stdin: &mut impl io::Write) -> io::Res
     stdin.write_all(format!("{}\n", agent.token).as_bytes())
 }
 
-/// The remote command as one line, for whatever shell the user has there.
+/// The remote command as one line, for any shell of the user there.
 fn remote_command(agent: &AgentCommand, name: &HostName) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     let leash = if agent.outlives_driver { Leash::Loose } else { Leash::Tight };

@@ -1,6 +1,6 @@
 //! The agent beside a node's driver: a process of its own, so that the driver's end does not end its workers. The
-//! driver's process holds its stdin, from which the agent reads its token: whatever ends that process ends the agent,
-//! too. Used by `node` and the driver's process.
+//! driver's process holds its stdin, from which the agent reads its token: any end of that process ends the agent, too.
+//! Used by `node` and the driver's process.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write as _;
@@ -36,7 +36,7 @@ pub(crate) struct Beside {
     /// The driver's socket, if it was bound beforehand.
     socket: Cell<Option<UdpSocket>>,
     agent: RefCell<Option<Child>>,
-    /// The addresses that the agent was told last.
+    /// The last addresses that the agent got.
     told: RefCell<String>,
 }
 
@@ -56,8 +56,8 @@ impl Beside {
         self.socket.take()
     }
 
-    /// Starts the agent, or tells the one that runs of other drivers: `join` is the address of the acting driver, with
-    /// those of the drivers that may act. An acting driver may die before it has told the agent who stands by for it.
+    /// Starts the agent, or tells a running one the other drivers: `join` is the address of the acting driver, with
+    /// those of the drivers that may act. An acting driver may die before it has told the agent its standbys.
     pub(crate) fn start(&self, join: &str, log: &str) -> Result<(), CommandFailure> {
         let mut agent = self.agent.borrow_mut();
         let is_news = self.told.replace(join.to_owned()) != join;
@@ -89,7 +89,7 @@ impl Beside {
         Ok(())
     }
 
-    /// Waits until the agent has ended; returns at once where none was started.
+    /// Waits until the agent has ended; returns at once if none was started.
     pub(crate) async fn ended(&self) {
         let runs =
             || matches!(self.agent.borrow_mut().as_mut().map(Child::try_wait), Some(Ok(None)));

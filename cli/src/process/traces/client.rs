@@ -13,7 +13,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use super::TracesRefused;
 use super::settings::TracesSettings;
 
-/// Most bytes of a collector's answer that are read: it says what was refused.
+/// Most bytes of a collector's answer that are read: it may report refused spans.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// A client of one collector.

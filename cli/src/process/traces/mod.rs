@@ -1,6 +1,6 @@
-//! Resets as traces for OpenTelemetry, sent by OTLP where `OTEL_EXPORTER_OTLP_ENDPOINT` says; without it there is none of
-//! this. Fed by `observer`, on the actors' thread, which never waits: a trace that does not fit into the queue is counted.
-//! What is sent is sent on a thread of its own, so that a collector that is slow or away costs the job nothing.
+//! Resets as traces for OpenTelemetry, sent by OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`, or not at all without it. Fed by
+//! `observer`, on the actors' thread, which never waits: a trace that does not fit into the queue is counted. Traces
+//! are sent on a thread of their own, so that a collector that is slow or away costs the job nothing.
 
 mod client;
 mod sender;
@@ -32,7 +32,7 @@ const LAST_TRACES_WITHIN: Duration = Duration::from_secs(1);
 /// The reason why resets are not sent as traces.
 #[derive(Debug, thiserror::Error)]
 enum TracesRefused {
-    /// The environment asks for what this program does not do.
+    /// The environment asks for a feature that this program does not have.
     #[error(transparent)]
     Settings(#[from] UnusableTraces),
     /// The endpoint or the headers cannot be used.
@@ -69,8 +69,8 @@ pub(crate) struct TraceLane {
 }
 
 impl TraceLane {
-    /// The traces of a job, if the environment says where they go. A setting that cannot be used is warned of, and costs
-    /// the traces and not the job.
+    /// The traces of a job, if the environment names a destination. A setting that cannot be used is warned of, and
+    /// costs the traces and not the job.
     pub(crate) fn open(job: &str) -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok();
         let settings = match TracesSettings::read(variable) {
@@ -100,7 +100,7 @@ impl TraceLane {
         let (queue, waiting) = sync_channel::<ResetTrace>(TRACES_QUEUED_MAX);
         let (all_sent, sent) = sync_channel(1);
         let work = move || {
-            // It is dropped with this thread's end, which is what `sent` waits for.
+            // It is dropped with this thread's end; `sent` waits for that.
             let _all_sent: SyncSender<()> = all_sent;
             waiting.iter().for_each(|trace| send(&trace));
         };
@@ -116,7 +116,7 @@ impl TraceLane {
         }
     }
 
-    /// What an operator should know of; none while all traces arrive.
+    /// A warning for the operator; `None` while all traces arrive.
     pub(crate) fn warning(&self) -> Option<String> {
         self.counts.warning()
     }

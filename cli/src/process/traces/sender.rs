@@ -1,5 +1,5 @@
-//! [`TraceSender`]: gives traces to OpenTelemetry's exporter, in batches, and counts what was not taken. Used on the thread
-//! of `traces`.
+//! [`TraceSender`]: gives traces to OpenTelemetry's exporter, in batches, and counts those that were not taken. Used on
+//! the thread of `traces`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,12 +24,12 @@ const BATCH_SPANS_MAX: usize = 512;
 pub(super) struct SentCounts {
     endpoint: String,
     dropped: AtomicU64,
-    /// Why the last one was not taken; none if it was.
+    /// The reason why the last one was not taken; `None` if it was.
     failure: Mutex<Option<String>>,
 }
 
 impl SentCounts {
-    /// Of a collector with this endpoint, as it is named in warnings.
+    /// Counts for the collector with this endpoint, as warnings name it.
     pub(super) const fn new(endpoint: String) -> Self {
         Self { endpoint, dropped: AtomicU64::new(0), failure: Mutex::new(None) }
     }
@@ -39,7 +39,7 @@ impl SentCounts {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was lost and why, in words; none if nothing was.
+    /// The losses and their cause, in words; `None` if nothing was lost.
     pub(super) fn warning(&self) -> Option<String> {
         let dropped = self.dropped.load(Ordering::Relaxed);
         if dropped == 0 {
@@ -117,7 +117,7 @@ impl TraceSender {
     }
 }
 
-/// Who sends: the environment's `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, or `elastic-node`, with the job.
+/// The sender: the environment's `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, or `elastic-node`, with the job.
 fn resource(job: &str) -> Resource {
     let of_environment = Resource::builder().build();
     let name = of_environment.get(&Key::from_static_str("service.name"));
@@ -129,7 +129,7 @@ fn resource(job: &str) -> Resource {
     ];
     let ours = Resource::builder_empty().with_attributes(about);
     let ours = if is_named { ours } else { ours.with_service_name("elastic-node") };
-    // What the environment says goes before what is said here.
+    // The environment's attributes go before the program's own.
     let said = of_environment.iter().filter(|(key, _)| is_named || key.as_str() != "service.name");
     let said: Vec<KeyValue> =
         said.map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();

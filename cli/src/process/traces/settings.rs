@@ -1,5 +1,5 @@
-//! [`TracesSettings`]: what OpenTelemetry's environment variables say of traces. Read by `traces`; endpoint, headers and
-//! resource are read by OpenTelemetry's own crates.
+//! [`TracesSettings`]: the settings of traces from OpenTelemetry's environment variables. Read by `traces`; endpoint,
+//! headers and resource are read by OpenTelemetry's own crates.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Timeout for a collector's answer, attempts included, where `OTEL_EXPORTER_OTLP_TIMEOUT` says nothing.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where traces go and how.
+/// The destination of traces, and the connection's settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct TracesSettings {
     /// The endpoint as it was given, which may contain secrets.

@@ -137,7 +137,7 @@ impl Life {
         assert!(self.events("job_ended").is_empty(), "it was over before");
     }
 
-    /// Waits for the end of the job. All that its processes have printed.
+    /// Waits for the end of the job. Returns all output of its processes.
     pub(crate) fn end(mut self) -> String {
         let mut driver = self.driver.take().expect("it runs");
         let ended = wait_for("the job's end", || driver.try_wait().expect("it is our child"));
