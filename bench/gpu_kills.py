@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 node, program, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
-#: How long two workers may take to train, from start or from the death of one of them.
+#: Most time for two workers to train, from the start or from the death of one of them, in seconds.
 PATIENCE_S = 60
 
 

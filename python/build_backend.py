@@ -1,5 +1,5 @@
-"""How pip builds the wheel (PEP 517): maturin's way, with the command `elastic-node` beside the package, so that installing
-it puts the launcher on the path. `pyproject.toml` names this module."""
+"""The backend by which pip builds the wheel (PEP 517): maturin's, with the command `elastic-node` beside the package,
+so that installing it puts the launcher on the path. `pyproject.toml` names this module."""
 
 import contextlib
 import json
@@ -19,10 +19,11 @@ from maturin import (  # noqa: F401: hooks that stay as they are
 
 HERE = Path(__file__).resolve().parent
 
-#: What lies in its folder `scripts` becomes part of the wheel, and is installed as a command. maturin looks at this name.
+#: The files in its folder `scripts` become part of the wheel, and are installed as commands. maturin looks at this
+#: name.
 DATA = HERE / "elastic_node._native.data"
 
-#: cargo's profile. What is released goes without the tables of a debugger.
+#: cargo's profile. A release goes without debug information.
 PROFILE = os.environ.get("ELASTIC_BUILD_PROFILE", "release")
 STRIP = PROFILE != "dev"
 
@@ -41,7 +42,8 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def settings(config_settings):
-    """Whoever builds may add to maturin's arguments, as its documentation says."""
+    """The arguments for maturin: ours, and those that the user of pip gives in `config_settings`, as maturin's
+    documentation says."""
     ours = ["--locked", "--profile", PROFILE, *(["--strip"] if STRIP else ["--features", "workspace-features"])]
     return {"build-args": [*maturin.get_maturin_pep517_args(config_settings), *ours]}
 
@@ -68,7 +70,7 @@ def build_program():
     if STRIP:
         cargo = ["cargo", "rustc", "--package", "elastic-node-cli"]
     else:
-        # With the features of the whole workspace, so that what its tests have built is not built again.
+        # With the features of the whole workspace, so that code that its tests have built is not built again.
         cargo = ["cargo", "build", "--workspace"]
     cargo += ["--bin", "elastic-node", "--locked", "--profile", PROFILE, "--message-format", "json-render-diagnostics"]
     cargo += ["--", "-C", "strip=debuginfo"] if STRIP else []

@@ -36,7 +36,7 @@ print("ready", flush=True)
 signal.pause()
 """
 
-#: How long a death is waited for, in seconds.
+#: Most time to wait for the report of a death, in seconds.
 PATIENCE_S = 60
 
 FUTEX_WAIT, FUTEX_OWNER_DIED, SYS_FUTEX = 0, 0x40000000, 202

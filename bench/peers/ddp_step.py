@@ -60,7 +60,7 @@ trained = {}
 for name, group in groups.items():
     model = DistributedDataParallel(stack(), process_group=group)
     trained[name] = (model, torch.optim.SGD(model.parameters(), lr=1e-3))
-# What a step costs without any communication.
+# The cost of a step without any communication.
 alone = stack()
 trained["alone"] = (alone, torch.optim.SGD(alone.parameters(), lr=1e-3))
 times = {name: [] for name in trained}

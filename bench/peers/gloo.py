@@ -15,7 +15,7 @@ WARM_UP = 2
 
 
 def call_of(collective, elements, world):
-    """What is measured, and into how many operations one call of it divides."""
+    """The call that is measured, and the number of operations in one call of it."""
     data = torch.zeros(elements, dtype=torch.float32)
     if collective == "allreduce":
         return lambda: dist.all_reduce(data), 1

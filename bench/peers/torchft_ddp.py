@@ -81,7 +81,7 @@ def train() -> None:
             if manager.current_step() == before or rank is None:
                 continue  # The step was given up, or this replica was being brought up to date.
             now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-            # The quorum's number is what a generation is to us; there is no public name for it.
+            # The quorum's number stands for our generation; there is no public name for it.
             place = manager._quorum_id, manager.current_step(), manager.num_participants(), rank
             records.write(struct.pack("=QQQII", now_ns, *place))
 

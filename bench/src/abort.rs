@@ -1,8 +1,9 @@
-//! `bench abort`: SIGKILL of a rank in the middle of a large all-reduce, at random moments. How long after the
-//! kernel reported the end the survivors return, whether all name the same reason, whether the next
-//! generation works, and whether anything is left behind.
+//! `bench abort`: SIGKILL of a rank in the middle of a large all-reduce, at random moments. It measures the time from
+//! the kernel's report of the death until the survivors return, and checks that all name the same reason, that the
+//! next generation works, and that nothing is left behind.
 //!
-//! Nobody tells the survivors: no agent and no driver runs here. In a job these are a second way to know.
+//! The survivors detect the death by themselves: no agent and no driver runs here. In a job these are a second
+//! source.
 
 mod rank;
 

@@ -34,7 +34,7 @@ pub(crate) struct DdpStepOptions {
     json: bool,
 }
 
-/// What rank 0 has measured: milliseconds of a step, by turn.
+/// Results of rank 0: milliseconds of a step, by turn.
 #[derive(Debug, Deserialize)]
 struct DdpStepMeasurement {
     parameters: u64,

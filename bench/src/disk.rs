@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-/// Bytes of a disk; what workers print in one measurement of `faults` is less.
+/// Bytes of a disk: more than workers print in one measurement of `faults`.
 const BYTES: u64 = 64 << 20;
 
 /// A file system of the job's own: while it is frozen, writers and readers block.

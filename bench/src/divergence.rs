@@ -1,5 +1,5 @@
-//! `bench divergence`: what the digests of a commit's arrays cost the training thread. A job of two ranks commits a state of arrays
-//! that are compared, and one of as many bytes that are not, in turns.
+//! `bench divergence`: the cost of the digests of a commit's arrays for the training thread. A job of two ranks
+//! commits, in turns, a state of arrays that are compared, and one of as many bytes that are not.
 
 use std::fs;
 use std::io::Write as _;
@@ -24,10 +24,10 @@ const RANKS: &str = "2";
 const TURNS: usize = 4;
 const WARM_UP: usize = 4;
 
-/// How long a job may take.
+/// Most time for a job.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How often its end is looked for.
+/// Interval between checks for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Flags.

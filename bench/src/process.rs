@@ -1,4 +1,4 @@
-//! Processes, signals and waits, as the benchmarks with real processes need them.
+//! Helpers of the benchmarks for real processes, signals and waits.
 
 use std::collections::BTreeSet;
 use std::os::fd::{FromRawFd as _, OwnedFd};

@@ -1,4 +1,5 @@
-//! Records of a worker's commits: of fixed size, in a file of its own, one write each.
+//! Records of a worker's commits: of fixed size, in a file of its own, one write each. Training programs write them,
+//! benchmarks read them.
 
 use std::fs;
 use std::path::Path;
@@ -65,14 +66,14 @@ pub(crate) fn all(folder: &Path) -> Vec<(u32, Vec<CommitRecord>)> {
     pids.map(|pid| (pid, read(folder, pid))).collect()
 }
 
-/// When a process of a script came how far, in nanoseconds on `CLOCK_MONOTONIC`.
+/// Times at which a process of a script passed certain points, in nanoseconds on `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Marks {
     /// Its first line.
     pub(crate) began_ns: u64,
     /// Its imports are done.
     pub(crate) imported_ns: u64,
-    /// When it was in a process group.
+    /// It was in a process group.
     pub(crate) joined_ns: u64,
 }
 

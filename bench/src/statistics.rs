@@ -1,4 +1,4 @@
-//! Order statistics of a few measurements.
+//! Order statistics of a few measurements. Used by most benchmarks.
 
 /// The smallest measurement that at least this share of all do not exceed (nearest rank); none of none.
 pub(crate) fn percentile(values: &[f64], share: f64) -> Option<f64> {

@@ -1,7 +1,7 @@
-//! `bench steps`: what the training thread pays in each step for being known: where it stands among its collectives (hangs are
-//! named by that), and how long its steps take, with their parts (stragglers are). A world of one makes the calls of a step with both and
-//! without, in turns, so that nothing else is measured. The readings of the clock for each large message of another host (slow links are named by
-//! those) are not among them, and not measured.
+//! `bench steps`: the cost of observation for the training thread in each step: its position among its collectives
+//! (by which hangs are named), and the times of its steps with their parts (by which stragglers are). A world of one
+//! makes the calls of a step with both and without, in turns, so that nothing else is measured. The readings of the
+//! clock for each large message of another host (by which slow links are named) are not among them, and not measured.
 
 use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
@@ -64,7 +64,8 @@ pub(crate) fn run(options: &StepsOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a step with a batch of data and a commit notes, as the training thread does it: what each took, and its end.
+/// Notes for a step with a batch of data and a commit, as the training thread makes them: the time of each, and the
+/// step's end.
 fn note_step(watch: &OperationWatch, samples: &Mutex<StepSamples>) {
     let locked = || samples.lock().unwrap_or_else(PoisonError::into_inner);
     let waits = watch.waited().at;

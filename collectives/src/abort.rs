@@ -1,9 +1,9 @@
 //! The abort word: lets any thread end blocked calls of a generation, within milliseconds (G-12).
 //!
-//! The worker's actor thread holds an [`AbortHandle`] and calls [`AbortHandle::abort`]; forming and
-//! collectives on the training thread watch it. A blocked collective holds no lock: it sleeps on
-//! descriptors, among them the handle's eventfd, and looks at the record once it wakes. What sleeps on a word of shared
-//! memory cannot watch a descriptor, and is woken by hand: [`AbortHandle::wakes`].
+//! The worker's actor thread holds an [`AbortHandle`] and calls [`AbortHandle::abort`]; forming and collectives on
+//! the training thread watch it. A blocked collective holds no lock: it sleeps on descriptors, among them the
+//! handle's eventfd, and looks at the record once it wakes. A sleeper on a word of shared memory cannot watch a
+//! descriptor, so the handle wakes it explicitly: [`AbortHandle::wakes`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -46,9 +46,9 @@ struct AbortState {
     /// Written on each abort and never read. The waiters watch it edge-triggered, so that each of them wakes and none
     /// takes the wake-up from another.
     event: EventFd,
-    /// Who is woken by hand; at most one for each communicator that lives.
+    /// Waiters that are woken explicitly; at most one for each live communicator.
     sleepers: Mutex<Vec<Weak<dyn Sleepers>>>,
-    /// The robust locks of this host's workers, where this process has one.
+    /// The robust locks of this host's workers, if this process has one.
     peer_locks: OnceLock<PeerLocks>,
 }
 

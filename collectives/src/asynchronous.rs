@@ -230,7 +230,7 @@ impl AsyncCommunicator {
         launched
     }
 
-    /// As [`AsyncCommunicator::launch`], for a caller that waits at once. Where no launched operation of the process is
+    /// As [`AsyncCommunicator::launch`], for a caller that waits at once. If no launched operation of the process is
     /// in flight, the operation runs on the calling thread; otherwise behind those that are. The order is that of the
     /// launches either way.
     pub fn launch_or_run<T: Send + 'static>(

@@ -1,5 +1,5 @@
-//! [`attentive`]: a blocked call of this thread looks up now and then, so that the caller can end it. Python's bindings
-//! use it: signals are handled on the thread that is blocked.
+//! [`attentive`]: lets the caller of a blocked call end it, by a check that the blocked thread makes now and then.
+//! Python's bindings use it: signals are handled on the thread that is blocked.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};

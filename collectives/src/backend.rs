@@ -1,5 +1,5 @@
-//! [`CpuBackend`]: carries out an operation whose arguments have been checked. Every backend is a [`Communicator`]
-//! through it, so that arguments are checked, and operations announced, in one place.
+//! [`CpuBackend`]: carries out an operation whose arguments have been checked. Every CPU backend implements it, and
+//! is a [`Communicator`] through it, so that arguments are checked, and operations announced, in one place.
 
 use std::any::Any;
 use std::time::Duration;

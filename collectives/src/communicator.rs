@@ -127,11 +127,13 @@ pub trait CommunicatorExt: Communicator {
         self.run(Operation::GroupedAllReduce { buffers, op })
     }
 
-    /// Replaces `output` by the reduction of a job's logical shards over a fixed tree of their numbers, so that the bits
-    /// depend neither on the world size nor on who carries which. This rank gives `shards`, its own by `deal`, in order; each
-    /// is as long as `output`. All ranks give the same deal.
+    /// Replaces `output` by the reduction of a job's logical shards over a fixed tree of their numbers, so that the
+    /// bits depend neither on the world size nor on the deal of the shards. This rank gives `shards`, its own by
+    /// `deal`, in order; each is as long as `output`. All ranks give the same deal.
     ///
-    /// What a rank can combine by itself is one partial result. It moves as much as [`Self::all_reduce`] where the world
+    /// A rank first combines its own shards to partial results, one for each node of the tree that is whole on it.
+    /// The operation moves as much data as [`Self::all_reduce`] if the world divides the shards into nodes of the
+    /// tree, as 4 ranks do 8 shards, and up to `2 log2 total` times as much elsewhere.
     /// divides the shards into nodes of the tree, as 4 ranks do 8 shards, and up to `2 log2 total` times as much elsewhere.
     fn all_reduce_shards<E: Element>(
         &mut self,

@@ -1,4 +1,5 @@
-//! The element types that collectives carry: [`DataType`] at run time, [`Element`] at compile time.
+//! The element types that collectives carry: [`DataType`] at run time, [`Element`] at compile time. Used by all of
+//! this crate.
 
 use std::fmt;
 

@@ -134,7 +134,7 @@ pub enum CollectiveError {
     InvalidArgument {
         /// The operation that was called.
         operation: OperationKind,
-        /// The fault of the arguments, and what would be right.
+        /// The fault of the arguments, and its remedy.
         reason: String,
     },
     /// An authenticated peer sent bytes that are not a frame.

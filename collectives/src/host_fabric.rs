@@ -1,4 +1,5 @@
-//! [`HostFabric`]: forms each generation over the fastest path that all its ranks have.
+//! [`HostFabric`]: forms each generation over the fastest path that all its ranks have. Called by the worker, and by
+//! Python's `Meeting`.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! [`LinkRates`]: how fast data comes in from each other host. The engine notes the transfers that it has timed; a worker
-//! tells its driver what they say.
+//! [`LinkRates`]: the rates at which data comes in from each other host. The engine notes the transfers that it has
+//! timed, and a worker reports the rates to its driver.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ const TRANSFERS_MAX: usize = 32;
 const RECENT: Duration = Duration::from_secs(10);
 /// Fewest transfers of which a median is told; so many count however old they are.
 const TRANSFERS_MIN: usize = 3;
-/// Marks of what has come in from a host, one a second: the load is a mean over them.
+/// Most marks of the data received from a host, one a second: the load is a mean over them.
 const MARKS_MAX: usize = 6;
 const MARK_EVERY: Duration = Duration::from_secs(1);
 /// Hosts of which rates are kept; a group of more is not measured beyond them.
@@ -22,25 +22,25 @@ const HOSTS_MAX: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct LinkRates(Arc<Mutex<BTreeMap<Arc<str>, HostTransfers>>>);
 
-/// What came in from one host.
+/// Transfers from one host.
 #[derive(Debug, Default)]
 struct HostTransfers {
     /// Ends and rates, in bytes a second, of the last timed transfers.
     timed: VecDeque<(Duration, u64)>,
     /// Bytes of all large operations of this generation.
     received: u64,
-    /// Moments with what had come in until then, the oldest first.
+    /// Points in time, each with the number of bytes received until then, the oldest first.
     marks: VecDeque<(Duration, u64)>,
 }
 
-/// How fast data comes in from one host.
+/// Rate and load of the data from one host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkReading {
     /// The host.
     pub from: Arc<str>,
     /// The median rate of the last transfers, in bytes a second.
     pub rate: u64,
-    /// What comes in on average, in bytes a second.
+    /// The average rate of all data received, in bytes a second.
     pub load: u64,
 }
 
@@ -54,8 +54,8 @@ impl LinkRates {
         self.hosts().clear();
     }
 
-    /// Notes what an operation has brought from a host; `timed` is the length in bytes of a part that was timed, and how long that
-    /// took.
+    /// Notes an operation's bytes from a host. `timed` is the length in bytes of a part that was timed, and the time
+    /// that it took.
     pub(crate) fn note(&self, from: &Arc<str>, received: u64, timed: Option<(u64, Duration)>) {
         self.note_at(clock::since_start(), from, received, timed);
     }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(rate(later), Some(100), "the last three");
         rates.note_at(later, &"b".into(), MIB, Some((MIB, ms(50))));
         assert_eq!(rate(later), Some(20));
-        // Each look lets what came in fade.
+        // Received data fades with each look.
         let loads: Vec<_> =
             (1..=10).map(|second| rates.readings_at(later + ms(1_000 * second))[0].load).collect();
         assert_eq!(loads.last(), Some(&0), "nothing came in");

@@ -99,7 +99,7 @@ pub enum Operation<I, O, C> {
         /// The reduction.
         op: ReduceOp,
     },
-    /// Sends part r of `input` to rank r, and puts what rank r sends into part r of `output`.
+    /// Sends part r of `input` to rank r, and puts the part from rank r into part r of `output`.
     AllToAll {
         /// The parts that are sent.
         input: I,
@@ -189,8 +189,7 @@ impl<I, O, C> Operation<I, O, C> {
         }
     }
 
-    /// The same operation on other memory: `input` and `output` give what stands for memory that is read, and for
-    /// memory that is written.
+    /// The same operation on other memory: `input` maps memory that is read, and `output` memory that is written.
     pub fn on<'a, I2, O2>(
         &'a mut self,
         input: impl Fn(&'a I) -> I2,

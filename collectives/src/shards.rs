@@ -1,6 +1,6 @@
 //! Reduction by logical shard: the fold goes over a fixed tree of the job's shards and never over ranks, so that a
-//! world of three gives the bits of a world of seven. Called by `CommunicatorExt::all_reduce_shards` and by whoever
-//! folds a rank's shards one after the other.
+//! world of three gives the bits of a world of seven. Called by `CommunicatorExt::all_reduce_shards` and by callers
+//! that fold a rank's shards one after the other.
 //!
 //! The tree is that of RFC 6962: the left part of a node over n shards has the largest power of two below n. Its nodes
 //! do not depend on the world, so a rank combines the shards of a node that is whole on it before anything is sent: a
@@ -350,7 +350,7 @@ fn fold_nodes(
     }
 }
 
-/// Folds the partial results of all ranks, in the order of ranks, of one element each: what the ranks of a group compute
+/// Folds the partial results of all ranks, in the order of ranks, of one element each, as the ranks of a group do
 /// together. `None`: they are not as many as the deal has nodes. Called by the simulation.
 pub fn fold_partial<E: Element>(deal: &ShardDeal, partial: &[E], op: ReduceOp) -> Option<E> {
     let nodes: Vec<Range<u32>> = (0..deal.world()).flat_map(|rank| deal.nodes_of(rank)).collect();

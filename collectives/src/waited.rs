@@ -1,5 +1,5 @@
-//! [`WaitedTime`]: how long the process has been blocked in collectives. Kept by [`OperationWatch`](crate::OperationWatch); a
-//! worker's steps are divided by it into waiting and the rest.
+//! [`WaitedTime`]: time for which the process has been blocked in collectives. Kept by
+//! [`OperationWatch`](crate::OperationWatch); a worker divides its steps by it into waiting and the rest.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,7 +25,7 @@ struct WaitedState {
 pub struct WaitReading {
     /// The monotonic time, since a moment that is the same in all readings of a process.
     pub at: Duration,
-    /// How long the process has been blocked in collectives until then.
+    /// Time for which the process had been blocked in collectives until then.
     pub waited: Duration,
 }
 

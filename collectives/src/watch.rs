@@ -1,5 +1,5 @@
-//! [`OperationWatch`]: where a process stands among its collectives, so that a hang can be named. The threads that run
-//! collectives write it, the thread of the worker's actors reads it.
+//! [`OperationWatch`]: the position of a process among its collectives, so that a hang can be named. The threads that
+//! run collectives write it, the thread of the worker's actors reads it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::operation::HostOperation;
 use crate::waited::{WaitReading, WaitUnderWay, WaitedTime};
 use crate::wire::{OperationKind, OperationSignature};
 
-/// Where a process stands among its collectives. Clones are the same watch.
+/// The position of a process among its collectives. Clones are the same watch.
 ///
-/// Each value is read alone, so a reading may mix two moments. A thread that stands still gives the same reading twice,
-/// which is what a reader waits for.
+/// Each value is read alone, so a reading may mix two moments. A thread that stands still gives the same reading
+/// twice; readers wait for that.
 #[derive(Clone, Debug, Default)]
 pub struct OperationWatch(Arc<WatchedPosition>);
 
@@ -37,7 +37,7 @@ struct WatchedPosition {
     waited: WaitedTime,
 }
 
-/// Whose calls a watch sees.
+/// A group whose calls a watch sees.
 #[derive(Clone, Debug)]
 pub struct WatchedGroup {
     watch: OperationWatch,
@@ -45,7 +45,7 @@ pub struct WatchedGroup {
     group: u64,
     /// The number of its ranks; zero for the group of all.
     ranks: u32,
-    /// How often the group was split: all of its ranks split it together.
+    /// Number of splits of the group: all of its ranks split it together.
     splits: Arc<AtomicU64>,
 }
 

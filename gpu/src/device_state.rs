@@ -1,10 +1,10 @@
-//! Training state on the GPU: a commit is copied to the host beside the next step, not before it.
+//! Training state on the GPU: a commit is copied to the host in parallel with the next step, not before it.
 //!
-//! A commit begins once the step before it is done: what an abort may still spoil is none. The copy goes on a stream
-//! of its own into page-locked memory. The next step may read the state meanwhile; before it *changes* the state it
-//! waits, on the GPU and not on the host, for the copy ([`DeviceState::before_update`]). Two host copies take turns, so
-//! that the last commit is whole while the next one is being copied (G-5); several parts of one state finish theirs
-//! first and keep them then, so that all are of one step (H-22).
+//! A commit's copy begins once the step before it is done, so an abort cannot spoil it. The copy goes on a stream of
+//! its own into page-locked memory. The next step may read the state meanwhile. Before it *changes* the state it
+//! waits, on the GPU and not on the host, for the copy ([`DeviceState::before_update`]). Two host copies take turns,
+//! so that the last commit is whole while the next one is being copied (G-5). Several parts of one state first finish
+//! their copies and only then keep them, so that all are of one step (H-22).
 //!
 //! Called by the Rust API (`src/api/device.rs`) for a `State`, and by measurements.
 
@@ -126,7 +126,7 @@ impl DeviceState {
     ///
     /// # Errors
     ///
-    /// What CUDA refused; or the wait was given up, and may be taken up again.
+    /// An error of CUDA. Also if the wait was given up: then it may be resumed.
     pub fn finish_commit(&mut self, patience: &GpuPatience<'_>) -> Result<(), CommError> {
         let Some(Copying::UnderWay(begun)) = self.copying else { return Ok(()) };
         let started = now();
@@ -158,11 +158,11 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Takes the last commit back, behind what is queued on `compute`. A copy under way is given up.
+    /// Takes the last commit back, behind the work queued on `compute`. A copy under way is given up.
     ///
     /// # Errors
     ///
-    /// What CUDA refused; or the wait for the copy was given up.
+    /// An error of CUDA, or the wait for the copy was given up.
     pub fn restore(
         &mut self,
         compute: &Stream,
@@ -200,11 +200,11 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Replaces the state, not its commit, by these bytes, behind what is queued on `compute`.
+    /// Replaces the state, not its commit, by these bytes, behind the work queued on `compute`.
     ///
     /// # Errors
     ///
-    /// What CUDA refused; or the wait was given up.
+    /// An error of CUDA, or the wait was given up.
     ///
     /// # Panics
     ///
@@ -240,7 +240,7 @@ impl DeviceState {
         Ok(host.as_slice().to_vec())
     }
 
-    /// Queues a copy and waits for it. Where the wait is given up, the host's side is given up with it.
+    /// Queues a copy and waits for it. If the wait is given up, the host buffer is leaked with it.
     fn pass(
         &self,
         host: PinnedBuffer,

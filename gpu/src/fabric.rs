@@ -1,6 +1,6 @@
-//! Forms a generation's NCCL group beside its CPU group: the members tell each other what they bring, work out the
-//! same plan, and carry it out; where that fails for one of them, all start from nothing, and where that fails too,
-//! the generation does. Called by the worker's run loop, through the Rust API.
+//! Forms a generation's NCCL group beside its CPU group: the members exchange offers, compute the same plan, and
+//! carry it out. If that fails for one of them, all form anew with no earlier communicator. If that fails too, the
+//! generation fails. Called by the worker's run loop, through the Rust API.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,9 +21,9 @@ use crate::offer::{FormPlan, How, Offer, plan};
 use crate::session::NcclSession;
 use crate::settings::{Backend, Scope};
 
-/// How long the actor may take to answer what needs no work.
+/// Most time for an answer of the actor that needs no work.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How long shrinking and growing may take: some 2 s at 1,024 GPUs. Then all start from nothing.
+/// Most time for shrinking and growing, after which all form anew: that takes some 2 s at 1,024 GPUs.
 const CHEAPER_MAX: Duration = Duration::from_secs(10);
 
 /// Settings with which NCCL groups are formed.
@@ -31,24 +31,25 @@ const CHEAPER_MAX: Duration = Duration::from_secs(10);
 pub struct GroupConfig {
     /// The demanded backend.
     pub backend: Backend,
-    /// How far NCCL goes.
+    /// The reach of NCCL.
     pub scope: Scope,
     /// Spares per generation.
     pub spares: u32,
-    /// How long an operation may take.
+    /// Time after which an operation counts as hung.
     pub operation_deadline: Duration,
-    /// How long those who hang in one wait for each other, to name who does not ([`crate::roll_call_deadline`]).
+    /// Time for which the members that hang in an operation wait for each other, to name an absent one
+    /// ([`crate::roll_call_deadline`]).
     pub roll_call: Duration,
 }
 
 /// A generation, as its members know it.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupGeneration<'a> {
-    /// Which.
+    /// Its term and number.
     pub stamp: Stamp,
-    /// By rank.
+    /// Its members by rank.
     pub members: &'a [WorkerId],
-    /// Until when it must have formed.
+    /// Deadline for forming.
     pub due: Instant,
 }
 
@@ -155,8 +156,7 @@ impl GpuGroups {
         })))
     }
 
-    /// Carries out a plan that makes use of an earlier communicator. Where that fails for one member, all start from
-    /// nothing.
+    /// Carries out a plan that derives from an earlier communicator. If that fails for one member, all form anew.
     #[expect(
         clippy::disallowed_methods,
         reason = "the training thread is outside of the deterministic world"
@@ -179,7 +179,7 @@ impl GpuGroups {
         Ok(self.carry_out(control, generation, &anew, generation.due))
     }
 
-    /// Tells what this member brings, and hears what the others do.
+    /// Sends this member's offer, and receives those of the others.
     fn exchange(
         &self,
         control: &mut dyn Communicator,

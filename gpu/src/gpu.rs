@@ -1,5 +1,5 @@
-//! The GPU of this worker, with the libraries that serve it: opened once in a process, or the one clear line that
-//! says why there is none.
+//! The GPU of this worker with its libraries, opened once in a process, or one clear line with the reason for having
+//! none. Opened by the Rust API.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::nccl::{Bounded, CommError, Features, GpuPatience, Maker, Nccl};
 /// The variable that lets several ranks use one GPU, from NCCL 2.30.3 on.
 pub const SEVERAL_RANKS_PER_GPU: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
-/// How long loading NCCL's kernels may take; then the first generation does it.
+/// Most time for loading NCCL's kernels beforehand. After it, the first generation loads them.
 const WARM_UP_MAX: Duration = Duration::from_secs(10);
 
-/// Why there is no GPU to use.
+/// Reason for having no usable GPU.
 #[derive(Debug, Error)]
 pub enum NoGpu {
     /// The machine has no driver.
@@ -33,7 +33,7 @@ pub enum NoGpu {
     NoneLeft {
         /// The worker's slot.
         slot: u32,
-        /// How many GPUs there are.
+        /// Number of GPUs of the machine.
         count: u32,
     },
     /// The machine has no NCCL.
@@ -47,7 +47,7 @@ pub enum NoGpu {
     Cuda(#[from] CudaError),
 }
 
-/// A GPU, and what is needed to use it.
+/// A GPU, with its libraries and the maker of its communicators.
 #[derive(Debug)]
 pub struct Gpu {
     cuda: Arc<Cuda>,

@@ -1,5 +1,5 @@
-//! The way between the host's memory and a GPU's: a stream, and buffers that are used again. The training thread
-//! has one, over all generations.
+//! Copies between the host's memory and a GPU's: a stream, and buffers that are used again. The training thread has
+//! one such lane for all generations.
 
 #![expect(unsafe_code, reason = "copies to and from a GPU go on behind the call that queues them")]
 
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cuda::{CudaError, CudaEvent, Device, DeviceBuffer, PinnedBuffer, Stream};
 
-/// Bytes of each buffer: what is larger goes piece by piece.
+/// Bytes of each buffer: larger data goes piece by piece.
 pub const LANE_BYTES: usize = 16 << 20;
 
-/// A stream with what host data needs to pass through it.
+/// A stream with the buffers through which data of the host passes.
 #[derive(Debug)]
 pub struct StagingLane {
     stream: Stream,
@@ -73,7 +73,7 @@ impl StagingLane {
     }
 }
 
-/// Where the lane is while no group has it.
+/// Holder of the lane while no group has it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StagingLaneHome(Arc<Mutex<Option<StagingLane>>>);
 

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::nccl::Features;
 
-/// In what state a communicator is that a member still has.
+/// State of a communicator that a member still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Health {
@@ -150,7 +150,7 @@ fn read(bytes: &[u8]) -> (Stamp, u32, u32) {
     (Stamp { term, generation }, both as u32, (both >> 32) as u32)
 }
 
-/// How a generation's communicator comes about.
+/// A way to form a generation's communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum How {
     /// The members are those of the parent, and nothing is under way in it.
@@ -159,7 +159,7 @@ pub enum How {
     Spare,
     /// Some are gone from the parent.
     Shrink {
-        /// NCCL's ranks of those.
+        /// NCCL's ranks of the departed members.
         excluded: Vec<u32>,
     },
     /// Some come to those of the parent.
@@ -171,11 +171,11 @@ pub enum How {
 /// The plan that all members follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormPlan {
-    /// How the communicator comes about.
+    /// The way to form the communicator.
     pub how: How,
     /// By rank in the generation: the rank in the communicator.
     pub ranks: Vec<u32>,
-    /// Why not in a cheaper way, or why in this one: for people.
+    /// The reason for this way and not a cheaper one, for people.
     pub reason: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! A generation's communicator, as the training thread and the actor share it: what was queued, what has passed,
-//! and the first reason to stop.
+//! A generation's communicator, shared by the training thread and the actor: the queued operations, those that have
+//! passed, and the first reason to stop.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,7 +12,7 @@ use crate::actor::core::ProgressSample;
 use crate::cuda::{CudaError, CudaEvent, Stream};
 use crate::nccl::{Comm, CommError, GpuPatience, NcclError, Operations};
 
-/// Operations that may be under way at once: who queues more waits for the oldest.
+/// Operations that may be under way at once: a thread that queues more waits for the oldest.
 pub const UNDER_WAY_MAX: usize = 1_024;
 
 /// An operation that was queued.
@@ -36,7 +36,7 @@ pub struct NcclSession {
     verdict: OnceLock<SessionFailure>,
 }
 
-/// Why a communicator cannot go on.
+/// Failure after which a communicator cannot go on.
 #[derive(Debug)]
 struct SessionFailure {
     reason: String,
@@ -84,13 +84,13 @@ impl NcclSession {
         let _ = self.verdict.set(SessionFailure { reason, culprit });
     }
 
-    /// Why it cannot go on, if it cannot.
+    /// The reason why it cannot go on, if there is one.
     pub fn verdict(&self) -> Option<&str> {
         self.verdict.get().map(|verdict| verdict.reason.as_str())
     }
 
-    /// The operation that a failure is told of: what was under way when the communicator failed, or else the oldest
-    /// that is under way now, or else the next.
+    /// The operation to name for a failure: the one under way when the communicator failed, or else the oldest that
+    /// is under way now, or else the next.
     pub(crate) fn culprit(&self, next: OperationKind) -> (OperationKind, u64) {
         let failed = self.verdict.get().and_then(|verdict| verdict.culprit);
         let flights = self.lock();
@@ -143,7 +143,7 @@ impl NcclSession {
         Ok(flights.under_way.front().is_none_or(|oldest| oldest.sequence > sequence))
     }
 
-    /// How far it is. Never waits for a call of NCCL's.
+    /// Its progress. Never waits for a call of NCCL's.
     pub(crate) fn sample(&self) -> ProgressSample {
         let error = match self.comm.peek_error() {
             Ok(error) => error.map(|error| error.to_string()),
@@ -173,7 +173,7 @@ impl NcclSession {
 }
 
 impl QueuedOperations {
-    /// Takes what has passed off the list.
+    /// Removes passed operations from the list.
     fn land(&mut self) -> Result<(), CudaError> {
         while let Some(oldest) = self.under_way.front() {
             let has_passed = match &oldest.passed {

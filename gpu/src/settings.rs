@@ -1,14 +1,14 @@
-//! Settings: which collectives are demanded, and how far NCCL goes. The driver's `--backend` reaches workers
-//! as a variable; the others are set in their environment.
+//! Settings: the demanded collectives, and the reach of NCCL. The driver's `--backend` reaches workers as a variable;
+//! the others are set in their environment. Read by the Rust API and by `elastic-node doctor`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Which collectives are used: `auto`, `cpu` or `nccl`.
+/// The demanded collectives: `auto`, `cpu` or `nccl`.
 pub const BACKEND: &str = "ELASTIC_BACKEND";
-/// How far NCCL goes: `world` or `host`.
+/// The reach of NCCL: `world` or `host`.
 pub const SCOPE: &str = "ELASTIC_NCCL_SCOPE";
 /// Communicators that are formed ahead in each generation.
 pub const SPARES: &str = "ELASTIC_NCCL_SPARES";
@@ -26,7 +26,7 @@ pub enum Backend {
     Nccl,
 }
 
-/// How far NCCL goes.
+/// The reach of NCCL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// Within hosts and between them.
@@ -51,9 +51,9 @@ pub struct InvalidSetting {
 /// The settings in a worker's environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Which collectives are used.
+    /// The demanded collectives.
     pub backend: Backend,
-    /// How far NCCL goes.
+    /// The reach of NCCL.
     pub scope: Scope,
     /// Communicators that are formed ahead in each generation. None by default: each takes memory of the GPU.
     pub spares: u32,

@@ -130,7 +130,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many workers take part."""
+    """The number of workers that take part: the world size."""
     return _context.place()[1]
 
 
@@ -140,7 +140,7 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    """How many workers its host has."""
+    """The number of workers of its host."""
     return _context.place()[3]
 
 
@@ -150,12 +150,12 @@ def cross_rank() -> int:
 
 
 def cross_size() -> int:
-    """How many hosts have a worker with this local rank."""
+    """The number of hosts that have a worker with this local rank."""
     return _context.place()[5]
 
 
 def generation() -> int:
-    """Which generation this is: 0 without a driver, and before the first. It only grows."""
+    """The number of this generation: 0 without a driver, and before the first. It only grows."""
     return _context.generation()
 
 

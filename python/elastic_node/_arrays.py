@@ -1,4 +1,5 @@
-"""NumPy arrays, torch tensors, JAX arrays and plain numbers, as collectives need them."""
+"""NumPy arrays, torch tensors, JAX arrays and plain numbers, prepared for collectives. The modules with the
+collectives call it."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def writable(value: Any) -> Any:
 
 
 def copy_of(value: Any, as_float: bool = False) -> Tuple[Any, Back]:
-    """A contiguous copy, and what makes the caller's type of it again. `as_float` is for plain integers."""
+    """A contiguous copy, and a function that makes the caller's type of it again. `as_float` is for plain
+    integers."""
     if is_torch(value):
         torch = sys.modules["torch"]
         return value.detach().clone(memory_format=torch.contiguous_format), _same
@@ -76,7 +78,8 @@ def _first(value: Any) -> Any:
 
 
 def contiguous(value: Any) -> Tuple[Any, Back]:
-    """The value, or a copy if it is not contiguous, and what makes the caller's type of a result. A number is a row."""
+    """The value, or a copy if it is not contiguous, and a function that makes the caller's type of a result. A number
+    is a row."""
     if is_torch(value):
         return (value.detach().contiguous() if value.dim() else value.detach().reshape(1)), _same
     import numpy
@@ -106,7 +109,7 @@ def empty_like(value: Any, rows: int) -> Any:
 
 
 def row_elements(value: Any) -> int:
-    """How many elements each row has."""
+    """Number of elements in each row."""
     return math.prod(value.shape[1:])
 
 
@@ -127,7 +130,7 @@ def described(value: Any, rows: bool = True) -> str:
 
 
 def address(value: Any) -> Tuple[int, Any]:
-    """Where its memory begins, and its shape: the same for what is the same memory."""
+    """The address of its memory, and its shape: equal for equal memory."""
     if is_torch(value):
         return value.data_ptr(), tuple(value.shape)
     interface = getattr(value, "__array_interface__", None)

@@ -1,4 +1,4 @@
-"""Collectives as functions of autograd: what a tensor that requires a gradient goes through. Imported where torch is.
+"""Collectives as functions of autograd, for tensors that require a gradient. Imported only if torch is.
 
 The gradients are Horovod's: that of a sum is the sum of all ranks' gradients, that of an average their average.
 """

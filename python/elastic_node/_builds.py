@@ -1,4 +1,4 @@
-"""Horovod's questions about how it was built, as scripts ask them before they choose their way."""
+"""Horovod's questions about how it was built, which scripts ask before they choose their way. Programs call them."""
 
 from __future__ import annotations
 

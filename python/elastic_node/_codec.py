@@ -3,8 +3,8 @@
 It is pickle, whose content can run code when it is read. It is read only from ranks of the same job, which have
 shown the job's secret, as a program already trusts them with all it computes.
 
-What is equal gives equal bytes, so that ranks can prove to each other that they hold the same state: without
-pickle's memo, which depends on the identity of objects, unless a structure refers to itself.
+Equal content gives equal bytes, so that ranks can prove to each other that they hold the same state. For that it is
+written without pickle's memo, which depends on the identity of objects, unless a structure refers to itself.
 
 Behind the pickle, which ends with a full stop, the header may say which buffers are tensors that the state's own memory can
 take: readers that do not know it pass it over.
@@ -220,7 +220,7 @@ def blaming(content: Any) -> Iterator[None]:
     try:
         yield
     except (CollectiveError, HostsUpdatedInterrupt, MemoryError):
-        # It is no fault of what is encoded.
+        # The encoded content is not at fault.
         raise
     except Exception as error:
         name = next((name for name, part in _parts_of(content) if not _is_encodable(part)), None)

@@ -1,4 +1,5 @@
-"""Compression of what a reduction sends, with Horovod's names. Reductions and `DistributedOptimizer` use it."""
+"""Compression of the data that a reduction sends, with Horovod's names. Reductions and `DistributedOptimizer` use
+it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ Array = TypeVar("Array")
 
 
 class Compressor(Protocol):
-    """What compresses an array for its way, and makes the array's own type of the result again."""
+    """Compresses an array before it is sent, and converts the result back to the array's own type."""
 
     @staticmethod
     def compress(tensor: Array) -> Tuple[Array, object]: ...
@@ -46,7 +47,7 @@ class FP16Compressor:
 
 
 class Compression:
-    """What `compression` of a reduction can be."""
+    """Values for the argument `compression` of a reduction."""
 
     none: Type[NoneCompressor] = NoneCompressor
     fp16: Type[FP16Compressor] = FP16Compressor

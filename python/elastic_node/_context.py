@@ -1,4 +1,4 @@
-"""What this process is in its job: the session, the place, the groups. The other modules ask here."""
+"""The state of this process in its job: the session, the place, the groups. The other modules ask here."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ def entered(current: _native.Session) -> None:
 
 
 def shard_deal(shards: int) -> _native.ShardDeal:
-    """Which rank of the generation carries which of so many logical shards: as the driver has dealt them, or evenly. Any
-    thread may ask."""
+    """The deal of so many logical shards to the ranks of the generation: the driver's, or an even one. Any thread may
+    ask."""
     world = place()[1] if is_initialized() else 1
     return _native.ShardDeal(shards, world, _shard_counts)
 
@@ -181,7 +181,7 @@ def cover(error: BaseException) -> None:
 
 
 def uncovered(raised: Optional[BaseException]) -> Optional[BaseException]:
-    """The error of the collective, if what a training function has raised may stand for it; else what it has raised."""
+    """The error of the collective, if the exception of a training function may stand for it; else the exception."""
     is_own = isinstance(raised, (_native.CollectiveError, _native.HostsUpdatedInterrupt))
     if _covered is None or is_own or not isinstance(raised, Exception):
         return raised

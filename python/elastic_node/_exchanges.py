@@ -1,4 +1,5 @@
-"""The collectives that move data and reduce nothing, with Horovod's names and arguments. Any type of elements is moved."""
+"""The collectives that move data and reduce nothing, with Horovod's names and arguments. Any type of elements is
+moved. Programs call them."""
 
 from __future__ import annotations
 
@@ -386,7 +387,7 @@ def alltoall(
         name, process_set: see `allreduce`.
 
     Returns:
-        What came, in the order of the ranks; with `splits` also the rows that came from each: a tensor for a torch
+        The received rows, in the order of the ranks; with `splits` also the rows that came from each: a tensor for a torch
         tensor, else a list.
 
     Raises:

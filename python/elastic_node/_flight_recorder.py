@@ -1,5 +1,5 @@
-"""How many collectives torch has recorded for this process, for the agent that looks at a worker by restart: a thread
-reads torch's flight recorder every two seconds, and leaves the counts in a file in memory.
+"""Counts of the collectives that torch has recorded for this process, for the agent that looks at a worker by
+restart: a thread reads torch's flight recorder every two seconds, and leaves the counts in a file in memory.
 
 The counts are those of torch's default process group, `last_enqueued_collective` and `last_completed_collective`. The
 flight recorder is on by default. This module uses no other one of the package: torch's plug-in loads it alone.
@@ -34,8 +34,8 @@ _is_over = threading.Event()
 
 
 def offer() -> None:
-    """Has the counts written from now on, in a worker that is one rank of several from its start. Where that cannot be, the
-    program goes on without."""
+    """Has the counts written from now on, in a worker that is one rank of several from its start. If that is
+    impossible, the program goes on without."""
     global _is_offered
     is_rank = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
     if _is_offered or not is_rank or multiprocessing.parent_process() is not None:
@@ -82,7 +82,7 @@ def _counts() -> Optional[Tuple[int, int]]:
 
 
 def _dumps(native: Any) -> List[Callable[[], bytes]]:
-    """What gives the state of each recorder, without the collectives themselves."""
+    """Functions that give the state of each recorder, without the collectives themselves."""
     dump = getattr(native, "_dump_fr_trace_json", None)
     if dump is not None and "backend" in (dump.__doc__ or ""):
         return [functools.partial(dump, False, False, backend) for backend in _BACKENDS]

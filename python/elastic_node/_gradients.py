@@ -1,4 +1,5 @@
-"""Whether a call's results have gradients, without an import of torch for who has none. Called by the collectives."""
+"""Decides whether a call's results have gradients, without importing torch into a program that has not. Called by the
+collectives."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from . import _arrays
 def recorder(
     inputs: Sequence[Any], backward: Callable[[Sequence[Any]], Sequence[Any]]
 ) -> Callable[[List[Any]], List[Any]]:
-    """What ties results to inputs, as autograd saw things when the call was made; nothing without torch's tensors."""
+    """A function that ties results to inputs in autograd, as autograd was set when the call was made. Without torch's
+    tensors it changes nothing."""
     if not any(_arrays.is_torch(value) for value in inputs):
         return list
     from . import _autograd

@@ -77,7 +77,7 @@ def _in_tensorflow(gradients: Sequence[Any], name: str) -> List[Any]:
 
 
 def _on_host(name: str) -> Callable[..., List[NDArray[numpy.generic]]]:
-    """What a compiled step calls, on a thread of the backend."""
+    """The function that a compiled step calls, on a thread of the backend."""
 
     def average(*given: Any) -> List[NDArray[numpy.generic]]:
         import numpy

@@ -1,6 +1,7 @@
 """Python objects from rank to rank, with Horovod's names.
 
-They go by pickle, which can run code when it is read. Only ranks of this job get here, which have shown its secret.
+They go by pickle, which can run code when it is read. Only ranks of this job, which have shown its secret, can send
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Process sets: some of the ranks, which call collectives among themselves."""
+"""Process sets: subsets of the ranks that call collectives among themselves. The modules with the collectives take
+them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class ProcessSet:
         return self.ranks is None or _context.place()[0] in self.ranks
 
     def size(self) -> int:
-        """How many ranks it has."""
+        """Number of its ranks."""
         return _context.place()[1] if self.ranks is None else len(self.ranks)
 
     def rank(self) -> int:

@@ -1,4 +1,4 @@
-"""What a reduction does with the ranks' values, under Horovod's names. The modules with the collectives use it."""
+"""The reductions of the ranks' values, under Horovod's names. The modules with the collectives use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reduce-scatter, with Horovod's names and arguments."""
+"""Reduce-scatter, with Horovod's names and arguments. Programs call it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reducescatter(
     """This rank's rows of the reduction of all ranks' tensors; a function of autograd.
 
     Args:
-        tensor: of shape (rows, …), the same on all ranks. Where the rows cannot be divided evenly, the first ranks get
+        tensor: of shape (rows, …), the same on all ranks. If the rows cannot be divided evenly, the first ranks get
             one more.
         name, compression, op, process_set, prescale_factor, postscale_factor: see `allreduce`.
 
@@ -117,7 +117,7 @@ def grouped_reducescatter_async(
 
 
 class _Scattering:
-    """How tensors are reduced and scattered."""
+    """Settings of a reduce-scatter, and its launch."""
 
     def __init__(
         self, op: ReduceOp, process_set: ProcessSet, prescale_factor: float, postscale_factor: float
@@ -167,7 +167,7 @@ class _Scattering:
 
 
 def _padded(source: Any, rank: int, size: int, factor: float) -> Tuple[Any, Any, int]:
-    """What is sent, in equal parts; where this rank's part comes; and how many of its rows count."""
+    """The data to send, in equal parts; the memory for this rank's part; and the number of rows in it that count."""
     rows = source.shape[0]
     least, longer = divmod(rows, size)
     part = least + (1 if longer else 0)

@@ -352,7 +352,7 @@ def grouped_allreduce_async_(
 
 
 class _Reduction:
-    """How tensors are reduced."""
+    """Settings of an all-reduce, and its launch."""
 
     def __init__(
         self, op: ReduceOp, prescale_factor: float, postscale_factor: float, process_set: ProcessSet

@@ -1,4 +1,5 @@
-"""`ElasticSampler`: deals a data set out to the ranks, over any changes of the world."""
+"""`ElasticSampler`: deals a data set out to the ranks, over any changes of the world. Programs make it, and keep it
+in their state."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class Batch(NamedTuple):
 
 
 class EpochOrder:
-    """How far an epoch over a data set is, and the order of its samples. The samplers are such.
+    """The progress of an epoch over a data set, and the order of its samples. Base class of the samplers.
 
     `set_epoch` at the end of an epoch begins the next one.
     """
@@ -44,12 +45,12 @@ class EpochOrder:
         self._order = None
 
     def data_pass(self, name: str) -> _native.Pass:
-        """How far it is, as a checkpoint's ``position`` has it."""
+        """Its progress, in the form of a checkpoint's ``position``."""
         seed = self.seed if self.shuffle else None
         return name, len(self.dataset), seed, self._batch_plan(), self.epoch, self.processed_num
 
     def _batch_plan(self) -> Optional[Tuple[int, int]]:
-        """Shards, and samples of a step; nothing where batches are those of ranks."""
+        """Shards, and samples of a step; nothing if batches are those of ranks."""
         return None
 
     def _epoch_order(self) -> List[int]:
@@ -63,7 +64,7 @@ class EpochOrder:
 
 
 class ElasticSampler(EpochOrder):
-    """Gives each rank its share of a data set. How far an epoch is belongs to the state: keep the sampler in it.
+    """Gives each rank its share of a data set. The progress of an epoch belongs to the state: keep the sampler in it.
 
     Two ways to use it:
 
@@ -91,7 +92,7 @@ class ElasticSampler(EpochOrder):
 
     @property
     def num_replicas(self) -> int:
-        """How many ranks share the data set; 1 before `init`."""
+        """Number of ranks that share the data set; 1 before `init`."""
         return _context.place()[1] if _context.is_initialized() else 1
 
     @property
@@ -121,14 +122,15 @@ class ElasticSampler(EpochOrder):
             yield Batch(self._epoch_order()[first:end], weight)
 
     def reset(self) -> None:
-        """The world has changed: what is left is dealt out anew. Ranks are looked up when it is walked through."""
+        """The world has changed: the rest of the epoch is dealt out anew. Ranks are looked up when it is walked
+        through."""
 
     def state_dict(self) -> Dict[str, int]:
-        """How far it is: the epoch, and the number of its samples that are done on all ranks together."""
+        """Its progress: the epoch, and the number of its samples that are done on all ranks together."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: Dict[str, int]) -> None:
-        """Goes on from what `state_dict` returned.
+        """Goes on from the result of `state_dict`.
 
         Raises:
             KeyError: something else is given.

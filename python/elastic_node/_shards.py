@@ -1,4 +1,5 @@
-"""`ShardedSampler` and the fold over a job's logical shards: results that do not depend on the number of workers."""
+"""`ShardedSampler` and the fold over a job's logical shards: results that do not depend on the number of workers.
+Programs use both."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ class DataShard(NamedTuple):
 
 
 class ShardFold:
-    """Adds up what comes of a rank's shards, one after the other, over the fixed tree: whatever is whole on this rank is
-    combined as soon as it is there, so memory is at most ``2 log2(shards)`` arrays.
+    """Adds up the results of a rank's shards, one after the other, over the fixed tree. A node that is whole on this
+    rank is combined as soon as it is there, so memory is at most ``2 log2(shards)`` arrays.
 
     Args:
-        deal: which rank carries which shards.
+        deal: the deal of the shards to the ranks.
         rank: this rank.
     """
 
@@ -45,7 +46,7 @@ class ShardFold:
         self._nodes: List[Tuple[Node, Any]] = []
 
     def add(self, array: Any) -> None:
-        """Adds what comes of the next shard. The array is given away: it may be changed.
+        """Adds the result of the next shard. The array is given away: it may be changed.
 
         Raises:
             ValueError: all shards of this rank are there.
@@ -109,8 +110,8 @@ def _exchanged(partial: Sequence[Any], deal: _native.ShardDeal, name: Optional[s
 def allreduce_shards(
     contributions: Sequence[Array], shards: int, op: Optional[ReduceOp] = None, name: Optional[str] = None
 ) -> Array:
-    """Reduces what the shards contribute over a fixed tree of their numbers: the result has the same bits in a world of any
-    size.
+    """Reduces the shards' contributions over a fixed tree of the shards' numbers: the result has the same bits in a
+    world of any size.
 
     Args:
         contributions: of this rank's shards, in order: arrays of one shape and type.
@@ -154,18 +155,18 @@ class ShardedStep:
         self._of = of
 
     def allreduce(self, compute: Callable[[DataShard], Array], op: Optional[ReduceOp] = None) -> Array:
-        """Reduces what `compute` makes of each shard; see `allreduce_shards`.
+        """Reduces the results of `compute` for each shard; see `allreduce_shards`.
 
-        What `compute` returns must depend on its shard alone: not on the rank, the world, or the shards before. A mean
-        over the shard's samples times its `weight` is averaged to the mean over all samples of the step.
+        The result of `compute` must depend on its shard alone: not on the rank, the world, or the shards before. A
+        mean over the shard's samples times its `weight` is averaged to the mean over all samples of the step.
         """
         return allreduce_shards([compute(shard) for shard in self.shards], self._of, op)
 
 
 class ShardedSampler(EpochOrder):
-    """Deals a data set out by a batch plan: a step's global batch and its logical shards are fixed, and ranks carry shards.
-    What is trained has the same bits in a world of any size. How far an epoch is belongs to the state: keep the sampler
-    in it::
+    """Deals a data set out by a batch plan: a step's global batch and its logical shards are fixed, and ranks carry
+    shards. The trained weights have the same bits in a world of any size. The progress of an epoch belongs to the
+    state: keep the sampler in it::
 
         for step in sampler.steps():
             gradient = step.allreduce(lambda shard: gradient_of(shard.indices) * shard.weight)
@@ -246,7 +247,7 @@ class ShardedSampler(EpochOrder):
         return None if self._held is None else (self._held, self.global_batch)
 
     def state_dict(self) -> Dict[str, Optional[int]]:
-        """How far it is, and the plan: epoch, number of its samples that are done, global batch, shards."""
+        """Its progress, and the plan: epoch, number of its samples that are done, global batch, shards."""
         return {
             "epoch": self.epoch,
             "processed_num": self.processed_num,
@@ -255,7 +256,7 @@ class ShardedSampler(EpochOrder):
         }
 
     def load_state_dict(self, state_dict: Dict[str, Optional[int]]) -> None:
-        """Goes on from what `state_dict` returned.
+        """Goes on from the result of `state_dict`.
 
         Raises:
             KeyError: something else is given.

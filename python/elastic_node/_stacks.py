@@ -24,7 +24,7 @@ _file: Optional[int] = None
 
 
 def offer() -> None:
-    """Has the stacks written whenever the signal comes. Where that cannot be, the program goes on without."""
+    """Has the stacks written whenever the signal comes. If that is impossible, the program goes on without."""
     global _file
     if _file is not None:
         return
@@ -33,7 +33,7 @@ def offer() -> None:
         if not _is_free():
             raise OSError(f"the program handles signal {SIGNAL}")
         file = os.memfd_create(NAME)
-        # The agent empties the file: what is written then begins at its start.
+        # The agent empties the file: later writes then begin at its start.
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
         faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
     except Exception as error:

@@ -15,7 +15,7 @@ EVENTS_MAX = 1_000_000
 
 
 class _Timeline:
-    """What is recorded until `stop_timeline`."""
+    """The events that are recorded until `stop_timeline`."""
 
     def __init__(self, path: str, mark_cycles: bool) -> None:
         self.path, self.mark_cycles = path, mark_cycles

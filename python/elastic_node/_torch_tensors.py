@@ -1,7 +1,8 @@
 """torch's tensors of every kind, for `_codec`. Nothing here imports torch before there is a tensor.
 
-A plain tensor is a buffer and a few words, which `_codec` writes itself. All else is written by torch's own pickling, with
-storages as buffers: torch writes a storage with its address, and what is equal would not give equal bytes.
+A plain tensor is a buffer and a few words, which `_codec` writes itself. All other tensors are written by torch's own
+pickling, with storages as buffers. torch would write a storage with its address, so equal content would not give
+equal bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 #: Most bytes of a commit that are copied from GPUs into page-locked memory; what is beyond goes tensor by tensor.
 PINNED_MAX_BYTES = 4 << 30
 
-#: What a pickler takes from its `reducer_override`.
+#: Result of a pickler's `reducer_override`.
 Reduced = Tuple[Any, ...]
 
 
@@ -42,7 +43,7 @@ def is_plain(value: torch.Tensor) -> bool:
 
 
 def reduced(value: torch.Tensor) -> Optional[Reduced]:
-    """How a tensor that is not plain is written; None for torch's own way.
+    """The reduced form of a tensor that is not plain, for pickle; None for torch's own.
 
     Raises:
         TypeError: the tensor has no content.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SupportsArray(Protocol):
-    """What NumPy arrays, torch tensors and JAX arrays have in common."""
+    """The common interface of NumPy arrays, torch tensors and JAX arrays."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -21,7 +21,7 @@ class SupportsArray(Protocol):
 
 
 class SupportsAutograd(SupportsArray, Protocol):
-    """A torch tensor, by what the others do not have. Torch itself need not be there."""
+    """A torch tensor, told from other arrays by these attributes. Torch itself need not be there."""
 
     @property
     def requires_grad(self) -> bool: ...
@@ -45,5 +45,5 @@ Numbers = Union["NDArray[numpy.bool_]", "NDArray[numpy.int64]", "NDArray[numpy.f
 #: Numbers of rows, one for each rank.
 Counts = List[int]
 
-#: How many rows go to each rank: numbers, or an array or tensor of integers.
+#: Numbers of rows for the ranks: a list of numbers, or an array or tensor of integers.
 Splits = Union[Sequence[int], SupportsArray]

@@ -1,4 +1,5 @@
-"""Elastic training in process: the run loop, the state that survives, the sampler. With Horovod's names."""
+"""Elastic training in process: the run loop, the state that survives, the sampler. With Horovod's names. Programs use
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
 
     Arguments = ParamSpec("Arguments")
-    #: What a state consists of; `State` without it is one of anything.
+    #: Content of a state; `State` without it is one of any content.
     Content = typing_extensions.TypeVar("Content", default=Any)
 else:
     Content = TypeVar("Content")
@@ -49,9 +50,9 @@ def run(
     state says, not at the beginning. To return is to commit: every rank returns after the same step. If one returns while
     others go on, the generation ends, and training goes on from the state that it returned with.
 
-    The first argument is a `State`. Returns what the function returned last. What follows in the program runs on the
-    ranks that have trained to the end, and on no others: a worker that was told to leave before, or that came when
-    training had ended, ends here, as does every worker of a job that is stopped.
+    The first argument is a `State`. Returns what the function returned last. The code after that in the program runs
+    on the ranks that have trained to the end, and on no others. A worker that was told to leave before, or that came
+    when training had ended, ends here, as does every worker of a job that is stopped.
 
     Raises:
         Exception: what the function raised of its own.
@@ -113,7 +114,7 @@ class State(Generic[Content]):
         raise NotImplementedError
 
     def apply(self, content: Content) -> None:
-        """Takes what `capture` gave, here or on another rank. May keep the arrays in it."""
+        """Takes the result of `capture`, here or on another rank. May keep the arrays in it."""
         raise NotImplementedError
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
@@ -140,7 +141,7 @@ class State(Generic[Content]):
         """For deriving classes: adapt to the new world."""
 
     def commit(self) -> None:
-        """Saves the state, which what is lost later goes back to, and lets a planned change of the world take
+        """Saves the state, to which training goes back after a loss, and lets a planned change of the world take
         effect. Every rank commits at the same step. Costs a copy of the state and, unless the world is about to
         change, no message.
 
@@ -164,7 +165,7 @@ class State(Generic[Content]):
             self._saved = header, [bytes(buffer) for buffer in buffers]
 
     def restore(self) -> None:
-        """Goes back to what was saved last. `run` does that by itself when a worker was lost."""
+        """Goes back to the last saved state. `run` does that by itself when a worker was lost."""
         if self._session is not None:
             self._session.restore()
         elif self._saved is not None:
@@ -195,7 +196,7 @@ class State(Generic[Content]):
             self.apply(content)
 
     def _passes(self) -> List[_native.Pass]:
-        """How far the samplers in the state are."""
+        """The progress of the samplers in the state."""
         return []
 
     def _capture(self) -> Tuple[bytes, List[Any]]:
@@ -227,10 +228,10 @@ class State(Generic[Content]):
 class ObjectState(State[Dict[str, Any]]):
     """State in attributes: `ObjectState(epoch=0, weights=array)` has `state.epoch` and `state.weights`.
 
-    What has `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
-    object; any other value is replaced when the state goes back or is taken over, so always reach it through the
-    state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them, come back on
-    the devices where the attribute had them if the program chose these, else on the default device.
+    A value with `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
+    object. Any other value is replaced when the state goes back or is taken over, so always reach it through the
+    state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
+    come back on the devices where the attribute had them if the program chose these, else on the default device.
 
     Attributes that are added later are part of the state, unless their name begins with an underscore.
 

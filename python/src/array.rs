@@ -1,6 +1,6 @@
 //! `Array`: the memory of a Python object, as collectives take it. NumPy arrays, `bytearray`, `array.array` and
-//! `memoryview` expose it by the buffer protocol; tensors of torch and JAX by DLPack, on a GPU too. Data is
-//! never copied.
+//! `memoryview` expose it by the buffer protocol; tensors of torch and JAX by DLPack, on a GPU too. Data is never
+//! copied. Used by all of this crate's calls.
 
 use std::ptr::NonNull;
 

@@ -1,6 +1,6 @@
-//! Entry of this crate's own threads into the interpreter: callbacks of operations, and memory that they give back.
-//! Entry ends when the interpreter exits. CPython ends a thread that takes the lock during finalization by
-//! unwinding its stack, which aborts the process in C++ and in Rust.
+//! Entry of this crate's own threads into the interpreter: for callbacks of operations, and to release memory that
+//! they have used. Entry ends when the interpreter exits. CPython ends a thread that takes the lock during
+//! finalization by unwinding its stack, which aborts the process in C++ and in Rust.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;

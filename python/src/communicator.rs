@@ -83,8 +83,8 @@ impl PyGroup {
         PyGroup { communicator, negotiation, gpu, failure, encrypts, family, process }
     }
 
-    /// Waits for the operations on a GPU that were launched and not waited for: whoever has ordered its own work behind one
-    /// does not know yet whether it went well.
+    /// Waits for the operations on a GPU that were launched and not waited for. A caller that has ordered its own
+    /// work behind one of them does not know yet whether it went well.
     ///
     /// # Errors
     /// A signal, such as Ctrl-C, ended the wait.
@@ -113,7 +113,8 @@ impl PyGroup {
     ) -> PyResult<PyHandle> {
         self.check_process()?;
         let (place, failure) = (operation::place_of(&mut operation)?, self.failure.clone());
-        // Whoever has a callback made, as torch does, waits for its future in code of its own: the operation itself counts.
+        // A caller with a callback, such as torch, waits for its future in code of its own, so the operation itself
+        // counts.
         let counted = callback.is_some().then(|| self.communicator.clone());
         let run = move |group: &mut dyn Communicator| {
             let waiting = counted.as_ref().map(AsyncCommunicator::waiting);
@@ -297,7 +298,7 @@ impl PyGroup {
         self.gpu.map(|gpu| (gpu.ordinal, gpu.stream))
     }
 
-    /// Why the group was aborted, if it was.
+    /// The reason why the group was aborted, if it was.
     #[getter]
     fn aborted(&self) -> Option<String> {
         let (term, generation) = self.communicator.stamp();

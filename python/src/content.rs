@@ -1,6 +1,6 @@
-//! `Content`: the training state of a Python program, as the Rust API's `State` holds it. The Python object
-//! gives its content (`_capture`) as a header and large buffers, which go into the commit without a copy on the
-//! way. The content of a commit returns to the object by `_apply_blocks`.
+//! `Content`: the training state of a Python program, as the Rust API's `State` holds it. The Python object gives its
+//! content (`_capture`) as a header and large buffers, which go into the commit without a copy on the way. The
+//! content of a commit returns to the object by `_apply_blocks`. Held by `session`.
 
 use elastic_worker::state::training::named_arrays::{NamedArray, announce, are_wanted};
 use elastic_worker::state::training::{RestoredBlock, refuse};

@@ -169,7 +169,7 @@ impl Borrowed {
         }
     }
 
-    /// What the producer says of the memory; nothing in the unversioned struct.
+    /// The producer's flags for the memory; none in the unversioned struct.
     fn flags(&self) -> u64 {
         match self.managed {
             Managed::Unversioned(_) => 0,
@@ -180,7 +180,8 @@ impl Borrowed {
     }
 
     /// # Errors
-    /// `BufferError`: what is written to the memory would not be seen in the object, or must not be written.
+    /// `BufferError`: data written to the memory would not be seen in the object, or the memory must not be written
+    /// to.
     fn check_writable(&self, object: &Bound<'_, PyAny>) -> PyResult<()> {
         let what = match self.flags() {
             flags if flags & READ_ONLY != 0 => "is read-only",
@@ -236,7 +237,7 @@ impl Borrowed {
 }
 
 impl Managed {
-    /// Takes the tensor in a capsule over, which whoever calls gives back.
+    /// Takes the tensor over from a capsule, which the caller gives back.
     ///
     /// # Errors
     /// `TypeError`: it is no capsule of either protocol. `BufferError`: its version is another one.

@@ -1,4 +1,4 @@
-//! `PyHandle`: an operation that was launched, for the Python side to wait on.
+//! `PyHandle`: a launched operation, for the Python side to wait on. Made by `communicator`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -40,7 +40,7 @@ impl Meeting {
         Ok(Meeting { fabric: Some(HostFabric::new(tcp)), address, progress: ProgressThread::new() })
     }
 
-    /// Where the others reach it.
+    /// The address at which the other ranks reach it.
     #[getter]
     fn address(&self) -> String {
         self.address.to_string()

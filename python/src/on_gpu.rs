@@ -10,8 +10,7 @@ use elastic_node::gpu::NcclGroup;
 
 use crate::operation::ArrayOperation;
 
-/// How long, after a failure, the GPU may take to release an operation's memory before the memory is given up
-/// for lost.
+/// Time, after a failure, for the GPU to release an operation's memory, before the memory is given up for lost.
 const LETS_GO_MAX: Duration = Duration::from_secs(5);
 
 /// The GPU that a group's collectives can work on.

@@ -1,5 +1,5 @@
-//! The order and the shares of an epoch's samples, from the Rust API's sampler; called by `_sampler.py`. Also the places of a
-//! program's samplers as the Rust API's ledger has them; called by `session`.
+//! The order and the shares of an epoch's samples, from the Rust API's sampler; called by `_sampler.py`. Also the
+//! positions of a program's samplers, for the Rust API's ledger; called by `session`.
 
 use elastic_worker::state::sampler::{self, DataPass, LedgerPlan, SampleLedger};
 use pyo3::prelude::*;

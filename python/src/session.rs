@@ -175,7 +175,7 @@ impl PySession {
             Ok(Some(worker)) => {
                 // The group may form meanwhile.
                 let applied = self.apply(py);
-                // Where it does not, the first call says so.
+                // If it does not form, the first call says so.
                 let _ = unlocked(py, || worker.wait_for_begin());
                 let failure = GenerationFailure::default();
                 let communicator = worker.communicator().clone();

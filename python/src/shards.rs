@@ -39,13 +39,13 @@ pub(crate) fn shard_stream(seed: u64, epoch: u64, place: u64, shard: u32) -> u64
     shard_seed(seed, epoch, place, shard)
 }
 
-/// Which rank carries which of a job's logical shards.
+/// The deal of a job's logical shards to the ranks.
 #[pyclass(name = "ShardDeal", frozen)]
 pub(crate) struct PyShardDeal(ShardDeal);
 
 #[pymethods]
 impl PyShardDeal {
-    /// By the driver's number of shards for each rank, or evenly where it gave none for these shards and this world.
+    /// By the driver's number of shards for each rank, or evenly if it gave none for these shards and this world.
     #[new]
     #[pyo3(signature = (shards, world, counts = Vec::new()))]
     fn new(shards: u32, world: u32, counts: Vec<u32>) -> Self {

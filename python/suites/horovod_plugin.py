@@ -1,4 +1,5 @@
-"""What Horovod's tests find in place of Horovod, as a plug-in of pytest; `run.py` starts it on each rank.
+"""The stand-in that Horovod's tests find in place of Horovod, as a plug-in of pytest; `run.py` starts it on each
+rank.
 
 Its only changes to the tests: the name of the module, and helpers that they import of packages that are not here.
 """
@@ -17,10 +18,10 @@ from typing import Any, Dict
 
 import pytest
 
-#: How long one test may take before it counts as one that hangs.
+#: Time after which a test counts as one that hangs, in seconds.
 PATIENCE_S = int(os.environ.get("SUITE_PATIENCE_S", "120"))
 
-#: How often ranks that a failed test has left at different places try to meet again.
+#: Number of attempts to meet again by ranks that a failed test has left at different places.
 ATTEMPTS = 8
 
 

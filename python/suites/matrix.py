@@ -34,7 +34,7 @@ LAUNCHERS = ["torchrun", "restart", "in-process", "survivors"]
 #: port for its coordinator.
 ONLY_BY_RESTART = {"deepspeed": {"torchrun", "restart"}, "jax": {"restart"}}
 
-#: How long one training may take, in seconds.
+#: Most time for one training, in seconds.
 JOB_S = 600
 
 RANKS = 2

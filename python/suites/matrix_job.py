@@ -2,8 +2,9 @@
 framework saves and resumes as its documentation says, and the script knows nothing of this package; "in-process" uses
 `elastic_node.integrations`.
 
-Rank 0 appends a line of JSON to `steps` in the folder MATRIX_FOLDER for each step: its number, rank 0's loss, the time, the process. Where the file
-`kill` is, rank 1 removes it at step KILL_AT, writes the time to `killed`, and dies by kill -9.
+Rank 0 appends a line of JSON to `steps` in the folder MATRIX_FOLDER for each step: its number, rank 0's loss, the
+time, the process. If the file `kill` is there, rank 1 removes it at step KILL_AT, writes the time to `killed`, and
+dies by kill -9.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ WORK = ROOT / "target" / "python" / "suites"
 HOROVOD = "https://github.com/horovod/horovod.git"
 HOROVOD_TAG = "v0.28.1"
 
-#: How long all tests of one suite may take on one number of ranks.
+#: Most time for all tests of one suite on one number of ranks, in seconds.
 SUITE_S = 3600
 
-#: From bad to worse: what counts for a test is its worst rank.
+#: From best to worst: a test's outcome is that of its worst rank.
 OUTCOMES = ["passed", "skipped", "failed", "hangs"]
 
 Results = Dict[str, Tuple[str, str]]

@@ -12,10 +12,10 @@ from typing import Dict, List, Tuple
 
 HERE = Path(__file__).resolve().parent
 
-#: How long one test may take, in seconds, before it counts as failed.
+#: Time after which a test counts as failed, in seconds.
 TEST_S = 120
 
-#: How long all tests may take on one number of ranks, in seconds.
+#: Most time for all tests on one number of ranks, in seconds.
 SUITE_S = 3600
 
 #: Outcome and reason by the name of a test.

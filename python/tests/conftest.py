@@ -1,4 +1,5 @@
-"""Jobs for the tests: real drivers, agents and workers on this machine."""
+"""Jobs for the tests: real drivers, agents and workers on this machine. pytest gives them to the tests as
+fixtures."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
-#: How long a job may take.
+#: Most time for a job, in seconds.
 PATIENCE_S = 300
 
 #: A worker's line of JSON, behind its prefix.
@@ -95,7 +96,7 @@ def job(tmp_path: Path) -> Callable[..., Finished]:
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Callable[..., List[str]]:
-    """Runs a program on several ranks as torchrun would start them, without a driver; what each printed."""
+    """Runs a program on several ranks as torchrun would start them, without a driver; returns the output of each."""
 
     def run(program: str, *arguments: str, size: int = 2) -> List[str]:
         port = _free_port()

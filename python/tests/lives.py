@@ -34,7 +34,7 @@ def start(
 
 
 def end_of(folder: Path, process: "subprocess.Popen[str]") -> List[Dict[str, Any]]:
-    """Waits until the job is over; what its workers have said."""
+    """Waits until the job is over; returns the reports of its workers."""
     code = process.wait(timeout=PATIENCE_S)
     output = (folder / "output").read_text()
     assert code == 0, output
@@ -153,7 +153,7 @@ class HostedLife:
         kill_everything(self.folder, self.driver)
 
     def end(self) -> str:
-        """Waits until the job is over; what all of its processes have printed."""
+        """Waits until the job is over; returns the output of all of its processes."""
         code = self.driver.wait(timeout=PATIENCE_S)
         output = "".join(file.read_text() for file in sorted(self.folder.glob("output-*")))
         assert code == 0, output

@@ -229,7 +229,7 @@ def test_run_wants_a_state():
 
 
 def test_equal_content_gives_equal_bytes():
-    """G-6: ranks prove by a digest that they hold the same; what was taken over counts as what was computed."""
+    """G-6: ranks prove by a digest that they hold the same; content taken over counts as content computed."""
     from elastic_node import _codec
 
     original = {"name": "a" * 3, "other": "aaa", "weights": numpy.arange(5.0), "list": [1, (2, 3)]}

@@ -24,7 +24,7 @@ def test_c_6_a_flipped_bit_is_named_with_array_rank_and_step_and_nothing_else_is
     first = found[0]
     assert (first["tensor"], first["ranks"], first["agreeing"]) == (WEIGHTS[kind], [1], 2), found
     assert AT <= first["step"] <= AT + 64, found
-    # What each rank has of its own is left out, and said so unless the program has said it.
+    # The arrays that differ by rank are left out, and a report says so unless the program has declared them.
     assert {event["tensor"] for event in found} == {WEIGHTS[kind]}
     left_out = {event["tensor"] for event in done.kinds("not_compared")}
     assert "own.mean" in left_out, done.output

@@ -60,7 +60,7 @@ def test_x_2_a_data_loader_whose_process_was_killed_is_the_cause_of_the_reset(jo
     done = job("hanging.py", "killed_loader", flags=["--min-np", "1"])
     assert done.code == 0, done.output
     loader = (tmp_path / "loader").read_text()
-    # The reset may be decided by what its peer says first; its report has the cause that is known by then.
+    # The reset may be decided by its peer's first report; the reset's own report has the cause that is known by then.
     causes = [reset["cause"] for reset in done.kinds("reset_done")]
     assert any("DataLoader worker" in cause and loader in cause for cause in causes), causes
 

@@ -1,4 +1,5 @@
-"""A commit's tensors go back into the memory of modules and optimisers that have them already, and nobody gets the commit's own."""
+"""A commit's tensors go back into the memory of modules and optimisers that have them already, and the commit's own
+tensors are given to nobody."""
 
 import pytest
 

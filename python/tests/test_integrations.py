@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 
 def ends_of(done, workers):
-    """What the ranks said, after what is true of every framework."""
+    """The ranks' reports at the end, after checks that hold for every framework."""
     assert done.code == 0, done.output
     ends = done.said()
     assert sorted(said["rank"] for said in ends) == list(range(workers)), done.output

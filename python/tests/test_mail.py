@@ -35,7 +35,7 @@ class Waiting:
 
 
 def sent(refuses):
-    """Three messages of one byte, 0 to 2: what went out, and what became of each."""
+    """Three messages of one byte, 0 to 2: those that went out, and the end of each."""
     pair, works = Pair(refuses), [Waiting() for _ in range(3)]
     lock = threading.RLock()
     with lock:

@@ -29,7 +29,7 @@ def test_t_14_an_unmodified_script_trains_as_on_nccl(job, kind):
         )
         assert done.code == 0, done.output
         (ends[name],) = [line[line.index("loss ") :] for line in done.output.splitlines() if "loss " in line]
-    # Two ranks: whoever sums them, the bits are the same.
+    # Two ranks: the bits of the sum do not depend on the library that adds.
     assert ends["elastic"] == ends["nccl"]
 
 
@@ -70,7 +70,7 @@ def test_a_torch_state_goes_back_as_one_unit_when_a_worker_is_killed(job):
 
 
 def test_a_state_on_the_gpu_comes_back(monkeypatch):
-    """Whichever way its tensors are copied: together into page-locked memory, or one by one."""
+    """Its tensors are copied in both ways: together into page-locked memory, and one by one."""
     en.init()
     try:
         for pinned_max_bytes in (_torch_tensors.PINNED_MAX_BYTES, 4096):

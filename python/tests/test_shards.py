@@ -1,4 +1,5 @@
-"""C-2: with logical shards, what is trained does not depend on the number of workers, nor on what happens to them."""
+"""C-2: with logical shards, the result of training depends neither on the number of workers, nor on their
+failures."""
 
 import random
 import re

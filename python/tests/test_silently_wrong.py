@@ -1,4 +1,5 @@
-"""What trained wrong without a word, as other libraries' users write it: each case raises now, or is right."""
+"""Programs that once trained wrong without any error, as users of other libraries write them: each case raises now,
+or is right."""
 
 import pytest
 

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import PATIENCE_S
 
-#: What each program below begins with. `files` are the descriptors of the file that the agent looks for.
+#: Beginning of each program below. `files` are the descriptors of the file that the agent looks for.
 PRELUDE = """
 import faulthandler, json, os, signal, sys
 from elastic_node import _stacks
@@ -33,7 +33,7 @@ def asked():
 
 
 def run(tmp_path, program):
-    """What the program prints, as JSON."""
+    """The output of the program, from JSON."""
     path = tmp_path / "program.py"
     path.write_text(PRELUDE + program)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)

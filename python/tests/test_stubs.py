@@ -1,4 +1,4 @@
-"""The type stubs of the native module tell all that is in it, and nothing else."""
+"""The type stubs of the native module declare all of its contents, and nothing else."""
 
 import ast
 from pathlib import Path

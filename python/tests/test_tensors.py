@@ -1,4 +1,4 @@
-"""Tensors of every kind that a state may hold: what another rank gets is what this one has, flags and class included."""
+"""Tensors of every kind that a state may hold: another rank gets an equal tensor, flags and class included."""
 
 import warnings
 
@@ -21,7 +21,7 @@ class Marked(torch.Tensor):
 
 
 def received(value, encode=_codec.encode):
-    """What another rank makes of it. Equal content must give equal bytes there."""
+    """The value as another rank decodes it. Equal content must give equal bytes there."""
     header, buffers = encode({"it": value})[:2]
     copy = _codec.decode(header, [bytearray(buffer) for buffer in buffers])["it"]
     again, buffers_again = _codec.encode({"it": copy})

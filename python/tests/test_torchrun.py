@@ -35,7 +35,7 @@ class Cluster:
             command = ["torch.distributed.run", "--nnodes=1:3", "--nproc-per-node=1", "--max-restarts=3"]
             command += ["--rdzv-backend=elastic", f"--rdzv-endpoint={self.address}", f"--rdzv-conf={configuration}"]
         else:
-            # How many machines there are, is the driver's affair.
+            # The number of machines is the driver's affair.
             host, _, port = self.address.rpartition(":")
             command = ["accelerate.commands.launch", "--multi_gpu", "--num_machines=2", "--num_processes=2"]
             command += ["--max_restarts=3", f"--main_process_ip={host}", f"--main_process_port={port}"]

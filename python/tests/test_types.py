@@ -114,7 +114,8 @@ def mypy(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def pyright(folder: Path) -> Dict[str, Any]:
-    """What pyright says of the programs in a folder, with its defaults; skips where it cannot run: it fetches itself with npm, once."""
+    """pyright's report on the programs in a folder, with its defaults. Skips if it cannot run: it fetches itself with
+    npm, once."""
     pytest.importorskip("pyright")
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(folder)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-//! Chromium, driven by WebDriver: Debian's chromium-driver, one of the test's own. Used by `page`.
+//! Chromium, driven by WebDriver: Debian's chromium-driver, one for each test. Used by `page`.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -116,7 +116,7 @@ impl Browser {
         path
     }
 
-    /// What the browser has complained of: errors of scripts, refused loads.
+    /// The browser's complaints so far: errors of scripts, refused loads.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let lines = self.post("/se/log", &json!({"type": "browser"}));
         let lines = lines.as_array().cloned().unwrap_or_default();

@@ -181,7 +181,7 @@ fn c_4_a_job_that_is_stopped_does_not_wait_for_a_disk_that_hangs() {
 fn c_2_a_folder_that_does_not_answer_a_resume_is_named_and_training_begins_when_it_does() {
     let Some(disk) = Disk::make("resumed") else { return };
     let folder = disk.path().join("checkpoints");
-    // What is left of a save is cleared away, which a frozen disk does not answer.
+    // The leftovers of a save are removed at the start, and a frozen disk does not answer that.
     fs::create_dir_all(folder.join("step-0000000007")).expect("ours");
     disk.freeze();
     let mut job = start(2, &folder, &[]);

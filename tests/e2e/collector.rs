@@ -1,5 +1,5 @@
-//! A collector of traces that decodes what it is sent (OTLP by HTTP and protobuf), or refuses it, or stands still. Used by
-//! `traces`.
+//! A collector of traces that decodes the traces sent to it (OTLP by HTTP and protobuf), or refuses them, or stands
+//! still. Used by `traces`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 
-/// What a collector does with requests.
+/// A collector's treatment of requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CollectorManner {
     /// It takes them.

@@ -1,4 +1,5 @@
-//! `--config`: a driver, an agent and `run` take their flags from a file. `--output-prefix`: what stands before lines.
+//! `--config`: a driver, an agent and `run` take their flags from a file. `--output-prefix`: the prefix of lines of
+//! output.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -86,7 +86,7 @@ fn s_12_a_state_directory_that_is_removed_while_its_disk_is_full_is_written_anew
     job.wait("the warning", |job| {
         job.status()?["warnings"].to_string().contains("no space is left").then_some(())
     });
-    // As somebody does who makes room.
+    // An operator who makes room does this.
     fs::remove_dir_all(job.path("state")).expect("it is there");
     limit_files(driver, "unlimited");
     job.wait("two workers again", |job| {

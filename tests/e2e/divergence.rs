@@ -104,7 +104,7 @@ fn c_6_repair_gives_the_rank_the_majoritys_content_and_training_goes_on() {
         assert_eq!(reset["steps_lost"], 0, "{reset}");
         job.wait_for_sizes(&[3, 3]);
         let generation = job.generation();
-        // What the majority had is what all have.
+        // All ranks now have the majority's weights.
         let whole = |job: &Job, generation: u64| {
             let weights = weights_of(job, generation);
             weights.into_iter().filter(|(_, (_, ranks))| *ranks == 3).collect::<Vec<_>>()

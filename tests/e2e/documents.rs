@@ -1,5 +1,5 @@
-//! The commands of the documents: blocks of the quick start and of the tutorials that begin with a certain comment are run, and
-//! say what the block of text after them says.
+//! The commands of the documents: blocks of the quick start and of the tutorials that begin with a certain comment
+//! are run, and must print the block of text after them.
 
 use std::fs;
 use std::path::Path;

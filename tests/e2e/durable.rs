@@ -233,7 +233,7 @@ fn d_4_a_journal_that_is_older_than_the_job_is_refused_and_stops_nobody() {
     job.assert_exact();
 }
 
-/// A driver is started again while what names its hosts, and its folder of checkpoints, are not there.
+/// A driver is started again while the source of its hosts' names, and its folder of checkpoints, are not there.
 fn goes_on_without(flag: &str, source: &Path, put_back: impl FnOnce()) {
     let folder = source.parent().expect("a folder");
     let checkpoints = folder.join("checkpoints");

@@ -1,5 +1,5 @@
-//! What workers write for a terminal reaches no terminal as it is (S-9): the driver's log, the commands that show it, and
-//! the page.
+//! Terminal escapes in the output of workers reach no terminal unchanged (S-9): neither by the driver's log, nor by
+//! the commands that show it, nor by the page.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -26,7 +26,7 @@ fn assert_harmless(text: &str, of: &str) {
     assert!(!text.contains(['\u{1b}', '\u{7}']), "{of}: {text:?}");
 }
 
-/// What a command prints to a pipe, on both streams.
+/// The output of a command to a pipe, on both streams.
 fn printed(job: &Job, arguments: &[&str]) -> String {
     let mut command = Command::new(binary());
     // The list of jobs is the driver's.
@@ -36,7 +36,7 @@ fn printed(job: &Job, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&streams).into_owned()
 }
 
-/// What a command prints to a terminal.
+/// The output of a command to a terminal.
 fn printed_to_terminal(job: &Job, arguments: &str) -> String {
     let typescript = job.path("typescript");
     // `script` gives its command a terminal.

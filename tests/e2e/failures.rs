@@ -323,7 +323,7 @@ fn x_2_an_agent_that_was_killed_is_missed_before_its_silence_is() {
     job.wait_for_sizes(&[2]);
     job.kill_agent("b");
     let lost = job.wait("the loss of its host", |job| job.events_of("host_lost").pop());
-    // Its host refuses what is sent to its port, and says so; silence alone takes 2 s.
+    // Its host refuses packets to its port, and says so; silence alone takes 2 s.
     let reason = lost["reason"].as_str().expect("a reason").to_owned();
     assert!(reason.contains("its port is closed, and it was not heard for"), "{reason}");
     job.wait("the other host trains alone", |job| (job.sizes() == [2, 1]).then_some(()));

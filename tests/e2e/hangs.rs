@@ -1,5 +1,5 @@
-//! Hangs of programs in Rust: who hangs is named with the functions that it is in. Those of Python's programs are in
-//! `python/tests/test_hangs.py`.
+//! Hangs of programs in Rust: the hanging worker is named with the functions that it is in. Those of Python's
+//! programs are in `python/tests/test_hangs.py`.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Explanations of incidents, one after the other in the life of a job: each names who began it, on which host, and why.
-//! More of them are in `observe`, `memory`, `stragglers` and `operate`.
+//! Explanations of incidents, one after the other in the life of a job: each names the culprit, its host, and the
+//! cause. More of them are in `observe`, `memory`, `stragglers` and `operate`.
 
 use std::process::Command;
 

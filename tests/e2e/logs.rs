@@ -1,4 +1,4 @@
-//! `elastic-node logs`: what workers have written, found by rank, host and generation.
+//! `elastic-node logs`: the output of workers, found by rank, host and generation.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

@@ -67,7 +67,7 @@ fn d_4_drivers_of_an_etcd_that_is_older_than_the_job_end_and_stop_nobody() {
     etcd.stop();
     job.wait("the end of the lease", |job| job.events_of("abandoned").pop());
     etcd.put_back(&earlier);
-    // They have seen what the journal lacks.
+    // These drivers have seen the records that the journal lacks.
     for said in drivers_fail(&mut job) {
         let found = said.matches("caused by: its journal is older than the job").count();
         assert_eq!(found, 1, "{said}");

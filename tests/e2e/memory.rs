@@ -1,4 +1,5 @@
-//! Memory that runs out: the kernel's OOM killer ends a worker, and whoever looks for the cause is told.
+//! Memory that runs out: the kernel's OOM killer ends a worker, and the commands that explain the loss name that
+//! cause.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The job's metrics, read by the real Prometheus. Where it is not installed these tests say so and pass, unless
+//! The job's metrics, read by the real Prometheus. If it is not installed, these tests say so and pass, unless
 //! `ELASTIC_REQUIRE_PROMETHEUS` is set, as the project's checks do.
 
 use std::fs;
@@ -154,7 +154,7 @@ fn prometheus_scrapes_a_job_and_sees_what_happens_to_it() {
     wait_for("sum(elastic_node_resets_total{way=\"abort\"})", &|resets| resets >= 1.0);
     wait_for("elastic_node_reset_duration_seconds_count{phase=\"total\"}", &|count| count >= 1.0);
     wait_for("elastic_node_worker_failures_total", &|failures| failures >= 1.0);
-    // What Prometheus stored is what the status says.
+    // Prometheus has stored the values that the status shows.
     let sum = wait_for("sum(elastic_node_slot_time_seconds)", &|seconds| seconds > 0.0);
     let status = job.wait("a status", |job| job.status());
     assert!(status["goodput"]["slot_seconds"].as_f64() >= Some(sum), "{sum}: {status}");

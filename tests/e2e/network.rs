@@ -182,14 +182,14 @@ impl Place {
         ip(&format!("-n {} link set cable mtu {bytes}", self.name)).expect("the cable is there");
     }
 
-    /// Bounds what this place sends, in megabits a second.
+    /// Limits the rate of the packets from this place, in megabits a second.
     pub(crate) fn limit_rate(&self, megabits: u32) {
         let bucket = format!("tbf rate {megabits}mbit burst 64kb latency 200ms");
         let command = format!("netns exec {} tc qdisc replace dev cable root {bucket}", self.name);
         ip(&command).expect("the cable is there, and iproute2 has `tc`");
     }
 
-    /// Bounds what this place sends to `other`, in megabits a second; all else passes as before.
+    /// Limits the rate of the packets from this place to `other`, in megabits a second; all else passes as before.
     pub(crate) fn limit_rate_to(&self, other: &Self, megabits: u32) {
         let address = other.address;
         for command in [
@@ -208,7 +208,7 @@ impl Place {
         }
     }
 
-    /// Takes the bounds of what this place sends away.
+    /// Lifts the limits of the packets from this place.
     pub(crate) fn lift_limits(&self) {
         ip(&format!("netns exec {} tc qdisc delete dev cable root", self.name))
             .expect("there are bounds");
@@ -226,7 +226,8 @@ impl Place {
         ip(&format!("-n {} link set lo {state}", self.name)).expect("each place has one");
     }
 
-    /// Leaves this place 16 ports for whoever asks for any, half of them taken for UDP until the holder is dropped.
+    /// Leaves this place 16 ports for sockets that ask for any, half of them taken for UDP until the holder is
+    /// dropped.
     pub(crate) fn leave_few_ports(&self) -> PortHolder {
         const PROGRAM: &str = "import socket, time
 open('/proc/sys/net/ipv4/ip_local_port_range', 'w').write('40000 40015')

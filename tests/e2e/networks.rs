@@ -132,7 +132,7 @@ fn s_14_a_host_that_answers_for_another_costs_that_one_until_it_stops() {
     agent_at(&mut job, "a", network.place(1));
     agent_at(&mut job, "b", network.place(2));
     job.wait_for_sizes(&[2]);
-    // What is meant for host b goes to a machine that knows nothing of the job, and says so.
+    // Packets for host b go to a machine that knows nothing of the job, and says so.
     for place in [0, 1] {
         network.place(place).mistake(network.place(2), network.place(3));
     }

@@ -63,7 +63,7 @@ fn seconds_since_1970() -> f64 {
     now.duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64()
 }
 
-/// The goodput of a status, checked: the buckets are what the slots had.
+/// The goodput of a status, checked: the buckets add up to the time of the slots.
 fn checked_goodput(job: &mut Job, slots: f64) -> Value {
     let listed = job.events_of("hosts_changed")[0]["t"].as_str().map(ToOwned::to_owned);
     let listed = humantime::parse_rfc3339(&listed.expect("a time")).expect("RFC 3339");

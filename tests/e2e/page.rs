@@ -1,4 +1,4 @@
-//! The job's page, in a real browser. Where Debian's chromium is not installed these tests say so and pass, unless
+//! The job's page, in a real browser. If Debian's chromium is not installed, these tests say so and pass, unless
 //! `ELASTIC_REQUIRE_CHROMIUM` is set, as the project's checks do. Their pictures are kept in `target/tmp/pictures`.
 
 use std::fs;
@@ -61,7 +61,7 @@ fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
     // The slot is filled again, and its worker joins.
     browser.wait_for("document.querySelectorAll('#fleet .b-training').length === 3");
 
-    // What the program reports, over time.
+    // The numbers that the program reports, over time.
     browser.wait_for("document.querySelectorAll('#reported canvas').length === 2");
     browser.wait_for(
         "[...document.querySelectorAll('#reported h3')].map(it => it.textContent).join() === 'epoch,loss'",
@@ -100,7 +100,7 @@ fn the_page_follows_a_job_and_what_a_host_is_called_stays_text() {
     assert!(width.as_u64().is_some_and(|width| width <= 360), "{width}");
     browser.keep_picture("page-360");
 
-    // What the browser complains of now would be the page's own fault.
+    // Any complaint of the browser from here on would be the page's own fault.
     assert_eq!(browser.complaints(), Vec::<String>::new());
     assert_nothing_foreign(&browser, &url);
     assert_eq!(job.finish(), 0);

@@ -51,7 +51,7 @@ fn ask(web_dist: &Path, trace: &Path, queries: &[&str]) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// What Perfetto could not take of a trace.
+/// Query for Perfetto's faults in reading a trace.
 const FAULTS: &str =
     "select name, value from stats where severity in ('error', 'data_loss') and value > 0";
 

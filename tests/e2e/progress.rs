@@ -1,4 +1,4 @@
-//! What takes its time is shown with how far it is: the live line of a driver on a real terminal, and the status.
+//! Progress of work that takes its time: in the live line of a driver on a real terminal, and in the status.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -92,7 +92,7 @@ fn the_gather_the_sync_and_a_checkpoint_have_bars() {
         (line.contains('█') && line.contains('░') && line.contains(" of 96 MiB")).then_some(())
     };
     job.wait_for_sizes(&[2]);
-    // Whoever comes later takes the state over.
+    // A later worker takes the state over.
     job.kill_agent("b");
     job.wait("one worker", |job| (job.sizes().last() == Some(&1)).then_some(()));
     agent_at(&mut job, "c", network.place(1));

@@ -1,4 +1,5 @@
-//! `elastic-node report`: what a support bundle has, what it never has, and the names that `--redact` replaces.
+//! `elastic-node report`: the contents of a support bundle, the secrets that it never has, and the names that
+//! `--redact` replaces.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ use serde_json::Value;
 
 use crate::support::{Job, binary, signal};
 
-/// What the program's own words say that nobody else may know.
+/// A secret in the program's own output.
 const PASSWORD: &str = "hunter2-of-the-program";
 
 /// A bundle that was written: the files by path, the list that was printed, and stderr.
@@ -185,7 +186,7 @@ fn a_bundle_of_a_running_job_has_what_explains_it_and_none_of_its_secrets() {
         assert!(having.is_empty(), "{name} is in {having:?}");
         assert!(!bundle.stderr.as_bytes().windows(secret.len()).any(|part| part == secret));
     }
-    // What a worker may have of tokens is in its environment.
+    // A worker's tokens, if it has any, are in its environment.
     assert!(bundle.having(b"en1-").is_empty(), "{:?}", bundle.having(b"en1-"));
     let stderr = bundle.text("outputs/rank-0.stderr.log");
     assert!(stderr.contains("password=[secret]") && stderr.contains("PATH="), "{stderr}");

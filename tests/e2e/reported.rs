@@ -1,4 +1,4 @@
-//! The numbers that a training program reports by name: where they are shown, and for how long.
+//! The numbers that a training program reports by name: the places in which they are shown, and for how long.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::metrics::{metrics, observed};
 use crate::support::{Job, binary, signal, wait_until};
 
-/// What the status shows of the worker on a host, which has one.
+/// The reported values that the status shows of the only worker of a host.
 fn reported(job: &Job, host: &str) -> Option<Value> {
     let status = job.status()?;
     let worker = status["workers"].as_array()?.iter().find(|worker| worker["host"] == host)?;

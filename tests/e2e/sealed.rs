@@ -1,5 +1,5 @@
-//! A job whose drivers share an etcd that asks for certificates, with its secrets sealed (S-12): as an operator sets it
-//! up, and as somebody sees it who reads that etcd.
+//! A job whose drivers share an etcd that asks for certificates, with its secrets sealed (S-12): as an operator sets
+//! it up, and as a reader of that etcd sees it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -36,7 +36,7 @@ fn make_certificates(folder: &Path) -> bool {
     true
 }
 
-/// All that etcd has stored, as whoever may read it there sees it.
+/// All data stored in etcd, as one of its readers sees it.
 fn read_all(etcd: &Etcd, flags: &[&str]) -> Vec<u8> {
     let output = Command::new("etcdctl")
         .env("ETCDCTL_API", "3")

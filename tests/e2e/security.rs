@@ -1,4 +1,4 @@
-//! Authentication: which clients get in, and which do not.
+//! Authentication: clients that get in, and clients that do not.
 
 use std::fs;
 use std::net::UdpSocket;

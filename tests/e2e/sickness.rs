@@ -125,8 +125,8 @@ fn run(program: &str, arguments: &[&str], last: &Path) -> Result<(), String> {
     output.status.success().then_some(()).ok_or_else(|| format!("`{program}`: {stderr}"))
 }
 
-/// A program on a file system that hangs: whoever opens or executes it waits until this is dropped, or for the 45 s of
-/// the kernel, since this process holds the file by a lease (fcntl(2), `F_SETLEASE`).
+/// A program on a file system that hangs: a process that opens or executes it waits until this is dropped, or for the
+/// 45 s of the kernel, since this process holds the file by a lease (fcntl(2), `F_SETLEASE`).
 pub(crate) struct HeldProgram(File);
 
 impl HeldProgram {
@@ -192,7 +192,8 @@ impl Drop for StoodStill {
     }
 }
 
-/// A control group of version 1 whose processes get next to no processor: a program that computes takes what little there is.
+/// A control group of version 1 whose processes get almost no processor time: a program that computes takes the
+/// little there is.
 pub(crate) struct StarvingGroup {
     folder: PathBuf,
     hog: Option<Child>,

@@ -143,7 +143,7 @@ impl<'a> BatchJob<'a> {
         Self { cluster, name, id }
     }
 
-    /// What Slurm says of the job, by field.
+    /// Slurm's record of the job, by field.
     fn field(&self, name: &str) -> String {
         let shown = self.cluster.command("scontrol").args(["show", "job", &self.id]).output();
         let text = String::from_utf8_lossy(&shown.expect("it runs").stdout).into_owned();

@@ -1,4 +1,4 @@
-//! Slow members, on real processes: how long steps take, who is slow, and that nobody is who is not.
+//! Slow members, on real processes: the times of steps are shown, a slow member is named, and no other one is.
 
 use std::process::{Child, Command, Stdio};
 

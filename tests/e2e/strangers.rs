@@ -130,7 +130,7 @@ fn connections(port: SocketAddr, says: &[u8]) -> Vec<OwnedFd> {
         let stream = socket(AddressFamily::Inet, SockType::Stream, flags, None);
         let stream = stream.expect("a descriptor");
         assert_eq!(connect(stream.as_raw_fd(), &port), Err(nix::Error::EINPROGRESS));
-        // Who is not established yet cannot write.
+        // A connection that is not established yet cannot be written to.
         let _ = send(stream.as_raw_fd(), says, MsgFlags::MSG_NOSIGNAL);
         stream
     };

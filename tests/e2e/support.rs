@@ -278,8 +278,8 @@ impl Job {
         self.agents.insert(format!("{} characters", host.chars().count()), child);
     }
 
-    /// Whether another user may start what is tested here. Where the sources lie in a folder of one user alone, nobody else
-    /// does.
+    /// Whether another user may start the program under test. No other user may if the sources lie in a folder of one
+    /// user alone.
     #[expect(clippy::print_stderr, reason = "a test that shows nothing must say so")]
     pub(crate) fn is_reached_by(user: &str) -> bool {
         let mut test = Command::new("setpriv");

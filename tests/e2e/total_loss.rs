@@ -1,4 +1,5 @@
-//! The death of every process that holds the training state: the job ends, or begins again, and says what is lost.
+//! The death of every process that holds the training state: the job ends, or begins again, and says how many steps
+//! are lost.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;

@@ -247,7 +247,7 @@ fn output(mut command: Command) -> Option<Output> {
     Some(child.wait_with_output().expect("it ended"))
 }
 
-/// What is wrong with the answer to a wrong command line, if anything is.
+/// Fault of the answer to a wrong command line; `None` if it is right.
 fn fault(wrong: &Wrong, output: Option<&Output>) -> Option<String> {
     let Some(output) = output else { return Some("it did not end".to_owned()) };
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,6 +1,6 @@
 """A worker whose threads each store a long value and read two back, all through the same agent. Needs no torch.
-Arguments: a folder of control files, a folder for its log, the number of clients, the bytes of a value. Where there is
-a control file `hold`, it tells the port and waits for `begin`."""
+Arguments: a folder of control files, a folder for its log, the number of clients, the bytes of a value. If there is a
+control file `hold`, it tells the port and waits for `begin`."""
 
 import json
 import os

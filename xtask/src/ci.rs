@@ -27,7 +27,7 @@ const SOAK_MINUTES: &str = "2";
 pub(crate) fn ci() -> anyhow::Result<()> {
     let shell = shell()?;
     disk::warn_if_short()?;
-    // What is downloaded waits for the network, and the lints for processors.
+    // Downloads wait for the network, and the lints for processors.
     let components = StepLane::start(lane::COMPONENTS)?;
     check()?;
     step("documentation", || documentation(&shell))?;
@@ -69,7 +69,7 @@ pub(crate) fn computing() -> anyhow::Result<()> {
     sample_of_mutants(&shell)
 }
 
-/// Installs what the tests run against, as `ci` does beside its lints.
+/// Installs the components that the tests run against, as `ci` does beside its lints.
 ///
 /// # Errors
 /// A component cannot be installed.

@@ -1,4 +1,4 @@
-//! Whether the disk has room for what a task builds. Called by `ci`.
+//! A check that the disk has room for the outputs of a task. Called by `ci`.
 
 use std::io::Write as _;
 
@@ -6,11 +6,12 @@ use nix::sys::statvfs::statvfs;
 
 use crate::steps::root;
 
-/// What all checks write below `target/` on a fresh checkout, in GiB: 7 of them are Python packages, above all torch and TensorFlow.
+/// Size of the files that all checks write below `target/` on a fresh checkout, in GiB: 7 of them are Python
+/// packages, above all torch and TensorFlow.
 const CI_GIB: u64 = 15;
 
-/// Warns where the disk has less room than all checks of a fresh checkout take: a disk that is full fails a late step,
-/// with words of the compiler's.
+/// Warns if the disk has less room than all checks of a fresh checkout take: a full disk fails a late step, with
+/// words of the compiler's.
 ///
 /// # Errors
 /// The disk of the workspace cannot be asked, or stderr is closed.

@@ -63,7 +63,7 @@ fn faults(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(faults)
 }
 
-/// What is wrong with a link of a document.
+/// Fault of a link of a document; `None` if it leads somewhere.
 fn fault_of(
     root: &Path,
     path: &str,

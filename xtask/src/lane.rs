@@ -1,6 +1,6 @@
-//! A lane: steps beside those of the task. The lane is a process of its own, with a lower priority where it computes
-//! beside tests, which so keep their time; its output is printed once it has ended, and the times of its steps become the
-//! task's. Used by `test` and `ci`.
+//! A lane: steps that run beside those of the task. The lane is a process of its own. Beside tests it has a lower
+//! priority, so that the tests keep their time. Its output is printed once it has ended, and the times of its steps
+//! become the task's. Used by `test` and `ci`.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 use crate::step_times;
 use crate::steps::root;
 
-/// What runs in a lane: a task of this program.
+/// A task of this program that runs in a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneTask {
     /// The task's name on the command line.
@@ -22,13 +22,13 @@ pub(crate) struct LaneTask {
     niceness: &'static str,
 }
 
-/// The installation of what tests run against. It mostly waits for the network.
+/// The installation of the components that tests run against. It mostly waits for the network.
 pub(crate) const COMPONENTS: LaneTask = LaneTask { name: "components", niceness: "0" };
 
-/// What `ci` computes beside its tests.
+/// The computing steps of `ci` beside its tests.
 pub(crate) const COMPUTING: LaneTask = LaneTask { name: "computing", niceness: "10" };
 
-/// What `test` computes beside its tests.
+/// The computing steps of `test` beside its tests.
 pub(crate) const SIMULATION: LaneTask = LaneTask { name: "simulation", niceness: "10" };
 
 impl LaneTask {
@@ -100,7 +100,7 @@ impl Drop for StepLane {
     }
 }
 
-/// Runs the steps of a lane, and writes their times for the process that has started it. Where that process is gone, the
+/// Runs the steps of a lane, and writes their times for the process that has started it. If that process is gone, the
 /// lane's process group is killed.
 ///
 /// # Errors

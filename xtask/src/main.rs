@@ -1,5 +1,5 @@
-//! `cargo xtask`: tasks that are more than one cargo call. `cargo xtask test` is the tier for a fresh checkout, `cargo
-//! xtask ci` runs all checks.
+//! `cargo xtask`: tasks that are more than one cargo call. `cargo xtask test` is the tier for a fresh checkout,
+//! `cargo xtask ci` runs all checks.
 
 mod book;
 mod check;

@@ -28,12 +28,12 @@ fn folder(torch: Option<&str>) -> anyhow::Result<PathBuf> {
     Ok(root()?.join("target").join("python").join(format!("venv{}", of_release(torch))))
 }
 
-/// What names of files end with that are for this release of torch alone.
+/// Suffix of file names for this release of torch alone; empty for the newest.
 fn of_release(torch: Option<&str>) -> String {
     torch.map(|release| format!("-{release}")).unwrap_or_default()
 }
 
-/// Creates the virtual environment if it is missing, and installs what is missing there, except for the package
+/// Creates the virtual environment if it is missing, and installs the missing packages there, except for the package
 /// itself. Returns the path of its interpreter. `torch` is the release to test with: the newest, if none is named.
 ///
 /// # Errors

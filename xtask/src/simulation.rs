@@ -4,7 +4,7 @@ use xshell::{Shell, cmd};
 
 use crate::steps::{seed_of_commit, step};
 
-/// The seeds that are run, by what is simulated. The newest set of draws is the default.
+/// The seeds of each kind of simulation. The newest set of draws is the default.
 const SEEDS: [(&str, &[&str], &str); 5] = [
     ("cores", &["--mode", "cores"], "0..1000"),
     ("by restart", &["--mode", "cores", "--job", "restart"], "0..500"),
@@ -28,7 +28,8 @@ pub(crate) fn sweep_briefly(shell: &Shell) -> anyhow::Result<()> {
     decisions(shell, false)
 }
 
-/// Compares what the recorded runs decide, and what their cores hold, with what is committed; with `accept`, records both anew.
+/// Compares the recorded runs' decisions, and the states of their cores, with the committed ones; with `accept`,
+/// records both anew.
 ///
 /// # Errors
 /// A decision or a state differs; the simulation has printed which.

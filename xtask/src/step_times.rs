@@ -1,6 +1,6 @@
-//! The times of the steps that have passed: by the clock, and of processors. Those of processors stay about the same
-//! where other work runs beside. `steps` adds to them, `lane` hands those of another process over, and the tasks print
-//! all of them at their end.
+//! The times of the steps that have passed: wall-clock time and processor time. Processor times stay about the same
+//! while other work runs beside. `steps` adds to them, `lane` hands those of another process over, and the tasks
+//! print all of them at their end.
 
 use std::fs;
 use std::io::Write as _;

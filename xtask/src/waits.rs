@@ -44,7 +44,7 @@ const TEST_MODULES: [&str; 6] =
 /// Compares the page with the code.
 ///
 /// # Errors
-/// What the page lacks, and which rows no code or no test stands behind.
+/// Durations without a row, and rows without code or without a test.
 pub(crate) fn waits() -> anyhow::Result<()> {
     let faults = faults(&root()?)?;
     if faults.is_empty() {

@@ -1,4 +1,4 @@
-//! The libraries that `checkpoint` measures, and their command lines.
+//! The libraries that `checkpoint` measures, and their command lines. Used by `job`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl CheckpointPeer {
         }
     }
 
-    /// Why it cannot be measured with this interpreter, and the way out; none if it can.
+    /// The reason why it cannot be measured with this interpreter, with the remedy; none if it can.
     pub(crate) fn missing(self, python: &Path) -> Option<String> {
         let (name, module) = match self {
             Self::Dcp => ("torch", "torch.distributed.checkpoint"),

@@ -1,4 +1,4 @@
-//! One turn of a contestant: a job that trains and saves, and a job that resumes.
+//! One turn of a contestant: a job that trains and saves, and a job that resumes. Called by `checkpoint`.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -16,20 +16,20 @@ use super::measured::{ResumeSample, SaveSample, TrainedJob};
 use super::{CheckpointOptions, RANKS};
 use crate::process::{now, pause, terminate};
 
-/// How long a job may take, less its steps.
+/// Most time for a job, less its steps.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// How long a job may take to end when it is asked to.
+/// Grace period for a job that is asked to end.
 const FAREWELL: Duration = Duration::from_secs(15);
 
-/// How often a job's end is looked for.
+/// Interval between checks for a job's end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A rank's record of a resume, in seconds since 1970.
 #[derive(Debug, Deserialize)]
 struct ResumedRank {
     ready: f64,
-    /// When it had joined its job, and made its arrays.
+    /// Time at which it had joined its job, and made its arrays.
     built: f64,
     resumed: f64,
     /// Seconds of a processor from `ready` to `resumed`.

@@ -1,4 +1,5 @@
-//! What the records of a turn say: the steps beside a save against those without one, and the medians of all turns.
+//! Evaluation of the records of a turn: the steps beside a save compared with those without one, and the medians of
+//! all turns.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
-//! `bench checkpoint`: what a save costs the steps beside it, when it is durable, and how long a job takes to resume from it at
-//! another world size; ours beside torch's `async_save` and Meta's torch_checkpointing, in turns.
+//! `bench checkpoint`: the cost of a save for the steps beside it, the time until the save is durable, and the time
+//! to resume from it at another world size. It compares ours with torch's `async_save` and Meta's
+//! torch_checkpointing, in turns.
 //!
-//! Each turn of a contestant is two jobs: two ranks that train and save (`bench/peers/checkpoint.py`), and as many as
-//! `--resume-world` that begin from what those have saved.
+//! Each turn of a contestant is two jobs: two ranks that train and save (`bench/peers/checkpoint.py`), and
+//! `--resume-world` ranks that begin from the saved checkpoint.
 
 mod contestant;
 mod job;

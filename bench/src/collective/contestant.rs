@@ -1,4 +1,5 @@
-//! A program under measurement: its ranks, each with a channel for commands, and rank 0's results.
+//! A program under measurement: its ranks, each with a channel for commands, and rank 0's results. Used by the
+//! benchmarks of collectives.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -20,7 +21,7 @@ use elastic_collectives::DataPlane;
 /// The scripts of the peers.
 pub(super) const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
-/// How long ranks whose commands have ended may take to end.
+/// Grace period for ranks whose commands have ended.
 const ENDING_MS: u64 = 3_000;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -130,7 +131,7 @@ impl CollectiveContestant {
             peers.push(line(output)?.parse::<SocketAddr>()?);
         }
         let host = |rank| namespaces.map_or(0, |_| Namespaces::side(rank, options.world));
-        // Where hosts are not known, nothing is left out because two ranks share one.
+        // If hosts are not known, nothing is left out because two ranks share one.
         let hosts: Vec<u32> = match path {
             CollectivePath::Best | CollectivePath::Tcp => (0..options.world).map(host).collect(),
             CollectivePath::Encrypted | CollectivePath::OneStream | CollectivePath::Quic => {

@@ -1,8 +1,8 @@
-//! `bench allreduce`, `broadcast`, `allgather`, `shards`, `sharded-steps` and `form`: how long a collective takes over real processes of
-//! this machine, by size, beside other programs that do the same.
+//! `bench allreduce`, `broadcast`, `allgather`, `shards`, `sharded-steps` and `form`: time of a collective over real
+//! processes of this machine, by size, beside other programs that do the same.
 //!
-//! All programs run from the start to the end, and take turns: while one is measured the ranks of the others
-//! sleep on their next command. Times are those of rank 0, of calls back to back.
+//! All programs run from the start to the end, and take turns: while one is measured, the ranks of the others sleep
+//! until their next command. Times are those of rank 0, of calls back to back.
 
 mod contestant;
 mod mpi;
@@ -28,11 +28,11 @@ use report::{CollectiveReport, Measured};
 pub(crate) use rank::{CollectiveRankOptions, run as run_rank};
 pub(crate) use sharded_steps::{ShardedStepsOptions, run as run_sharded_steps};
 
-/// How often the programs take turns at each size.
+/// Turns of each program at each size.
 const ROUNDS: u32 = 5;
 /// Bounds of the measured calls of one turn.
 const CALLS: std::ops::RangeInclusive<usize> = 3..=4_000;
-/// Calls that tell how many a turn has.
+/// Trial calls, from whose time the number of calls of a turn follows.
 const TRIAL_CALLS: usize = 3;
 
 /// Flags of the collectives with a size.

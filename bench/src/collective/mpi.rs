@@ -18,7 +18,7 @@ use super::CollectiveOptions;
 use super::contestant::{CollectiveContestant, PEERS, Processes, line};
 use crate::process::open_pidfd;
 
-/// What `peers/mpi.c` says on the results' FIFO once all its ranks read commands.
+/// Message of `peers/mpi.c` on the results' FIFO once all its ranks read commands.
 const READY: &str = "ready";
 
 /// The implementations whose launchers are known; their flags differ.
@@ -133,7 +133,7 @@ impl Mpi {
 }
 
 impl MpiKind {
-    /// By what the launcher says with `--version`.
+    /// The implementation, from the launcher's output for `--version`.
     fn of(version: &str) -> Option<Self> {
         // MPICH's launcher is Hydra, of which Intel's is a copy under a name of its own.
         let marks = [
@@ -146,7 +146,7 @@ impl MpiKind {
     }
 }
 
-/// The launcher's path: what `PATH` leads to, for a bare name.
+/// The launcher's path: a bare name is looked up in `PATH`.
 fn absolute(mpirun: &Path) -> anyhow::Result<PathBuf> {
     if mpirun.components().count() > 1 {
         // Links stay: Debian's `mpirun` is one to another name, and `mpicc` is found by this one.

@@ -1,4 +1,5 @@
-//! Two network namespaces joined by a veth pair: two hosts on one machine. Needs root and iproute2.
+//! Two network namespaces joined by a veth pair: two hosts on one machine. Needs root and iproute2. Used for
+//! `--netns`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The medians by size, both logarithmic, as SVG.
+//! The medians by size, both logarithmic, as SVG. Called by the benchmarks of collectives.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Our rank under `bench`: says where it listens, reads its plan, and carries out commands.
+//! Our rank under `bench`: reports its listening address, reads its plan, and carries out commands. Started by
+//! `contestant`.
 
 use std::io::{BufRead as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +28,7 @@ const KEY: [u8; 32] = [42; 32];
 /// Flags.
 #[derive(Args, Debug)]
 pub(crate) struct CollectiveRankOptions {
-    /// Where it listens.
+    /// Its listening address.
     address: IpAddr,
 }
 
@@ -136,7 +137,7 @@ fn measure(
             let deal = ShardDeal::even(SHARDS, world);
             let shards = vec![data.as_slice(); deal.of(rank.plan.rank).len()];
             let mut sum = vec![0.0f32; data.len()];
-            // What the rank combines by itself is measured, too.
+            // The rank's own combining of its shards is measured, too.
             time(calls, 1, || {
                 Ok(rank.group.all_reduce_shards(&shards, &deal, &mut sum, ReduceOp::Sum)?)
             })

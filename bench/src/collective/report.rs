@@ -1,4 +1,4 @@
-//! The report: one line of JSON, or a table for people.
+//! The report of a benchmark of collectives: one line of JSON, or a table for people.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -1,6 +1,6 @@
-//! `bench sharded-steps`: what a step costs with logical shards beside one without: its time, and the bytes that it sends. A step is a
-//! gradient of this rank's part of a global batch, its sum over the ranks, and its application. With and without take turns in the same
-//! processes.
+//! `bench sharded-steps`: the cost of a step with logical shards compared with one without, in time and in bytes
+//! sent. A step is a gradient of this rank's part of a global batch, its sum over the ranks, and its application.
+//! Steps with and without shards take turns in the same processes.
 
 use std::io::Write as _;
 use std::path::PathBuf;

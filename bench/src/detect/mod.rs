@@ -1,9 +1,10 @@
-//! `bench detect`: when the death of a worker is known, by the memory that it had touched.
+//! `bench detect`: time until the death of a worker is detected, by the memory that the worker had touched.
 //!
-//! Two workers train; one is blocked in an all-reduce, the other holds so much memory and is killed with SIGKILL. Four
-//! times are taken from the kill: until its agent knows and until the driver has decided the reset, which both write to
-//! the log in microseconds; until the blocked peer's all-reduce has returned, by the peer's own clock; and until a pidfd of
-//! this program shows the end of the process, which is how the agent knew before there were robust locks.
+//! Two workers train. One is blocked in an all-reduce, the other holds the given amount of memory and is killed with
+//! SIGKILL. Four times are taken from the kill: until its agent detects the death and until the driver has decided
+//! the reset, which both write to the log in microseconds; until the blocked peer's all-reduce has returned, by the
+//! peer's own clock; and until a pidfd of this program shows the end of the process. The agent relied on the pidfd
+//! before there were robust locks.
 
 mod worker;
 
@@ -72,7 +73,7 @@ impl TimesReport {
     }
 }
 
-/// What one kill gave, in milliseconds.
+/// Detection times of one kill, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct KillTimes {
     agent: f64,

@@ -17,7 +17,7 @@ const READY: &str = "ready";
 /// The file with a line for each return of rank 0: the generation and the time.
 const RETURNED: &str = "returned";
 
-/// How long rank 0 is left to come to its all-reduce, and how often a lone worker looks for others.
+/// Time for rank 0 to enter its all-reduce, and the interval at which a lone worker looks for others.
 const SETTLES: Duration = Duration::from_millis(20);
 
 /// Flags of the training program.
@@ -71,7 +71,7 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
     file.write_all(format!("{line}\n").as_bytes())
 }
 
-/// What the two files say.
+/// Contents of the two files.
 pub(super) struct Records {
     /// Process id and generation of the rank 1 that holds its memory, and has not been killed.
     pub(super) ready: Option<(u32, u64)>,

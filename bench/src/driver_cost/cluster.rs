@@ -1,4 +1,4 @@
-//! The driver's cores, what is counted of them, and the time that passes for them. Used by `driver-cost`.
+//! The driver's cores, with counters of their work, and their simulated time. Used by `driver-cost`.
 
 use std::collections::VecDeque;
 
@@ -58,7 +58,7 @@ struct Journalled {
 /// A job's driver, and all its hosts.
 pub(super) struct CostCluster {
     core: DriverCore,
-    /// Where its records are stored, if they are.
+    /// The store of its records, if there is one.
     journal: Option<Journalled>,
     stamp: Stamp,
     registry: RegistryCore,
@@ -200,7 +200,7 @@ impl CostCluster {
         Ok(self.cost)
     }
 
-    /// The driver's node works off what has come to it: that is what is counted.
+    /// The driver's node processes its input. The benchmark counts this work.
     fn work(&mut self, inputs: VecDeque<Input>) -> anyhow::Result<Vec<DriverMessage>> {
         let mut told = Vec::new();
         let began = cpu_ns()?;
@@ -320,7 +320,7 @@ impl CostCluster {
         let bytes = self.count(message, ActorName::STATE, to)?;
         if let DriverToWorker::Assign(formation) = message {
             self.cost.table_bytes += bytes * to;
-            // Not what the driver does: its time does not count.
+            // This is not the driver's work, so its time does not count.
             let began = cpu_ns()?;
             let full_bytes = match &formation.table {
                 FormationTable::Full(assignment) => {

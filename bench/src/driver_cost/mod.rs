@@ -1,10 +1,10 @@
-//! `bench driver-cost`: what a reset costs the driver, by the number of hosts.
+//! `bench driver-cost`: the driver's cost of a reset, by the number of hosts.
 //!
-//! The driver's core and the registry's, fed with encoded messages of a cluster that does what it is told, and
-//! with every output encoded as its actor does it. CPU time of the thread is counted while they work; the
-//! cluster's own work is not, nor is what the transport does with a frame. Three things happen to the job: it
-//! starts with all hosts at once; a host is lost and the others go on; the host comes back and takes part. Beside
-//! that, with a journal: all workers tell of a commit.
+//! It runs the driver's core and the registry's, fed with encoded messages of a cluster that obeys every order, and
+//! encodes every output as its actor does. CPU time of the thread is counted while they work. The cluster's own work
+//! is not counted, nor is the transport's work on a frame. Three things happen to the job: it starts with all hosts
+//! at once; a host is lost and the others go on; the host comes back and takes part. Beside that, with a journal, all
+//! workers report a commit.
 
 mod cluster;
 mod workers;

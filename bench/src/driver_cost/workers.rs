@@ -1,4 +1,4 @@
-//! Agents and workers that do what they are told, at once. Used by `driver-cost`.
+//! Agents and workers that carry out every order at once. Used by `driver-cost`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 use crate::process::{kill_9, now, pause};
 
-/// How long anything may take that is waited for, less the training itself.
+/// Most time for any wait, less the training itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often files are looked at.
+/// Interval between looks at files.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The result of a training.
@@ -23,7 +23,7 @@ pub(super) struct TrainingResult {
     pub(super) accuracy: String,
 }
 
-/// How a job is made.
+/// Settings of a job.
 pub(super) struct KillPlan<'a> {
     pub(super) program: &'a Path,
     pub(super) digits: &'a Path,
@@ -81,7 +81,7 @@ impl KillJob {
         })
     }
 
-    /// Which driver has begun last, and its term.
+    /// The driver that has begun last, by its place, and its term.
     pub(super) fn acting(&self) -> Option<(usize, u64)> {
         let begun = |place: usize| {
             let started = self.events_in(place).into_iter().rev();

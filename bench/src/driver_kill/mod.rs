@@ -1,9 +1,9 @@
-//! `bench driver-kill`: what a job notices of its driver's deaths.
+//! `bench driver-kill`: the effect of its driver's deaths on a job.
 //!
-//! Digits is trained twice, with the same number of workers and epochs: once undisturbed, and once while its driver is
-//! killed (`kill -9`) at random moments and started again after a random time; or, with `--store`, while others stand
-//! by, of which one takes its place. Compared are the parameters that came out, and counted is what must not happen: a
-//! worker that was started again, a reset, a step that was lost.
+//! Digits is trained twice, with the same number of workers and epochs: once undisturbed, and once while its driver
+//! is killed (`kill -9`) at random moments and started again after a random time. With `--store`, others stand by,
+//! and one of them takes its place. The final parameters are compared, and forbidden events are counted: a worker
+//! that was started again, a reset, a lost step.
 
 mod job;
 
@@ -23,8 +23,8 @@ use crate::statistics::{median, percentile};
 /// Steps of an epoch of digits, of all workers together, with its batches of 32 images.
 const BATCHES: u64 = 45;
 
-/// How long the training is to last for each kill, in milliseconds: rather too long than too short. A takeover has the
-/// lease to wait for.
+/// Length of the training for each kill, in milliseconds: rather too long than too short. A takeover includes the
+/// wait for the lease.
 const TRAINING_MS_PER_KILL: u64 = 8_000;
 const TRAINING_MS_PER_TAKEOVER: u64 = 12_000;
 

@@ -1,4 +1,4 @@
-//! The faults of `faults`: how they strike, and how they are healed.
+//! The faults of `faults`: the way in which each strikes, and in which it is healed.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ use super::reader::OutputReader;
 use crate::monotonic::now_ns;
 use crate::soak::network::{self, Network};
 
-/// How long an agent or a driver stays away that was killed, as under an init system.
+/// Time for which a killed agent or driver stays away, as under an init system.
 const AWAY: Duration = Duration::from_millis(500);
 
 /// Host of the workers that are struck; the other one goes on.
@@ -46,7 +46,7 @@ impl InjectedFault {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Whether the members of a generation go on, so that it shows only when one of them dies.
+    /// Whether the members of a generation go on, so that the fault shows only when one of them dies.
     pub(super) const fn leaves_members_alone(self) -> bool {
         matches!(
             self,
@@ -114,7 +114,7 @@ impl InjectedFault {
         Ok(struck_ns)
     }
 
-    /// Heals what does not heal by itself.
+    /// Heals the fault, if it does not heal by itself.
     pub(super) fn heal(
         self,
         job: &mut FaultsJob,

@@ -8,13 +8,13 @@ use crate::monotonic::now_ns;
 use crate::process::pause;
 use crate::record::CommitRecord;
 
-/// How long a job is observed at least: a fault may show only after a deadline, such as that of a silent host.
+/// Least time for which a job is observed: a fault may show only after a deadline, such as that of a silent host.
 pub(super) const WATCHED: Duration = Duration::from_secs(6);
 
 /// Time since the last step within which a job counts as training.
 const FRESH: Duration = Duration::from_millis(1_000);
 
-/// How often the records are read.
+/// Interval between reads of the records.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The times of the steps that all members of their generation committed, in order.

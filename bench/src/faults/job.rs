@@ -29,10 +29,10 @@ pub(super) const HOSTS: u8 = 2;
 /// Workers on each host.
 const SLOTS: u8 = 2;
 
-/// How long anything may take that is waited for between two faults.
+/// Most time for any wait between two faults.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How often is looked.
+/// Interval between checks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Steps that all members commit in a generation before it is struck.
@@ -231,7 +231,7 @@ impl FaultsJob {
         OpenOptions::new().create(true).append(true).open(path)
     }
 
-    /// Starts again what was killed, or has ended, once its time has come.
+    /// Starts killed and ended processes again, once their time has come.
     pub(super) fn tend(&mut self) -> anyhow::Result<()> {
         for number in 0..self.drivers.len() {
             if is_due(&mut self.drivers[number])? {

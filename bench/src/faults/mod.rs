@@ -1,9 +1,9 @@
-//! `bench faults`: how long training stands still after one fault.
+//! `bench faults`: time for which training stands still after one fault.
 //!
-//! Two hosts in network namespaces train with two workers each. A fault strikes, and is healed once training goes on
-//! (or after the time of observation, where it did not stop). The figure is the longest time without a step that all
+//! Two hosts in network namespaces train with two workers each. A fault strikes, and is healed once training goes on,
+//! or after the time of observation if training did not stop. The figure is the longest time without a step that all
 //! members of a generation committed, from the fault on. A fault that leaves the members alone, such as a hung disk,
-//! has a second figure: a worker is killed while it lasts. Peers (`--vs`) are put through those that they can have, on
+//! has a second figure: a worker is killed while it lasts. Peers (`--vs`) undergo the faults that apply to them, on
 //! one machine without namespaces. Needs root; faults of a driver with a standby need etcd.
 
 mod fault;

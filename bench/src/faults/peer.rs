@@ -1,4 +1,4 @@
-//! Peers under the faults that they can be put through: four workers on this machine. Used by `faults`.
+//! Peers under the faults that apply to them: four workers on this machine. Used by `faults`.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(super) fn measure(
     (0..options.peer_strikes).map(|_| measure_one(options, peer, fault)).collect()
 }
 
-/// What workers' output meets.
+/// Receivers of the workers' output, each of which can have a fault.
 struct PeerOutput {
     disk: Option<FaultyDisk>,
     reader: Option<OutputReader>,

@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use anyhow::Context as _;
 use nix::fcntl::{FcntlArg, fcntl};
 
-/// Reads, and forgets, what comes through a pipe of one page, until it is told to stand still.
+/// Reads and discards the data of a pipe of one page, until it is told to stand still.
 pub(super) struct OutputReader {
     stands_still: Arc<AtomicBool>,
     thread: Thread,

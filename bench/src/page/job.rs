@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 use crate::process::{now, pause};
 
-/// How long the processes may take to start.
+/// Most time for the processes to start.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How often files are looked at.
+/// Interval between looks at files.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The job; dropped, it is stopped.
@@ -54,7 +54,7 @@ impl PageJob {
             }
             let events = job.read("state/events.jsonl");
             if events.contains("\"generation_running\"") && job.page.port() > 0 {
-                // What happens at the start is over.
+                // The start's own work is over after this pause.
                 pause(Duration::from_secs(5));
                 return Ok(job);
             }

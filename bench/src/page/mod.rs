@@ -1,8 +1,8 @@
-//! `bench page`: what the job's page costs the driver: its CPU time in steady state with many workers, without a viewer,
-//! with one that reads everything, and with one that stands still, in turns.
+//! `bench page`: the cost of the job's page for the driver: its CPU time in steady state with many workers, without a
+//! viewer, with one that reads everything, and with one that stands still, in turns.
 //!
-//! Driver and agents are real processes; a worker is `sleep`, so that thousands fit on a machine. Counted is what the
-//! kernel gave to the driver's threads.
+//! Driver and agents are real processes; a worker is `sleep`, so that thousands fit on a machine. The figure is the
+//! CPU time that the kernel gave to the driver's threads.
 
 mod job;
 mod viewer;
@@ -51,11 +51,11 @@ struct PageReport {
     without_percent: f64,
     open_percent: f64,
     stuck_percent: f64,
-    /// What the open page costs more.
+    /// Additional CPU of the open page.
     page_percent: f64,
-    /// What a viewer that stands still costs more.
+    /// Additional CPU of a viewer that stands still.
     stuck_page_percent: f64,
-    /// What the page was sent, in kB a second.
+    /// Data sent to the page, in kB a second.
     sent_kb_per_s: f64,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &PageOptions) -> anyhow::Result<()> {
     for round in 1..=rounds {
         without.push(percent(&job, lasts)?);
         let viewer = PageViewer::open(job.page(), ViewerManner::Reads)?;
-        // The first answer is the whole page: what is counted is what follows.
+        // The first answer is the whole page. Only the answers after it count.
         pause(Duration::from_secs(2));
         let before = viewer.bytes();
         open.push(percent(&job, lasts)?);

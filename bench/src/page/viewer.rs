@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// What a viewer does with what it is sent.
+/// A viewer's treatment of the data that it is sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ViewerManner {
     /// It takes everything.

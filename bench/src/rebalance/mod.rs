@@ -1,8 +1,9 @@
-//! `bench rebalance`: what a slow worker costs a job with logical shards, by the answer to it.
+//! `bench rebalance`: the cost of a slow worker for a job with logical shards, by the answer to it.
 //!
-//! Workers train by shards, each of which takes so long of a worker's own time. The first rank is slowed to half (SIGSTOP and
-//! SIGCONT in turns), once with `--on-straggler tell` and once with `rebalance`: steps per second before that, and once the
-//! answer has been given. The weights that come out of both are compared with those of one worker alone.
+//! Workers train by shards, each of which takes a fixed time of a worker's own. The first rank is slowed to half
+//! (SIGSTOP and SIGCONT in turns), once with `--on-straggler tell` and once with `rebalance`. Steps per second are
+//! measured before that, and once the answer has been given. The final weights of both are compared with those of one
+//! worker alone.
 
 mod slowed;
 mod worker;
@@ -30,7 +31,7 @@ use crate::recovery::job::RecoveryJob;
 /// Commits of each worker before anything is measured.
 const WARM_UP: usize = 50;
 
-/// Time from the answer to what is measured of its effect.
+/// Time from the answer until its effect is measured.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
 
 /// Flags.
@@ -70,14 +71,14 @@ struct RebalanceReport {
     same_weights: bool,
 }
 
-/// What was measured with one answer.
+/// Measurements with one answer.
 #[derive(Debug, Serialize)]
 struct AnswerReport {
     /// Steps per second before a worker was slow.
     undisturbed_steps_per_s: f64,
     /// Steps per second while one was, after the answer.
     slowed_steps_per_s: f64,
-    /// From the slowing to the answer, in seconds.
+    /// Time from the slowing to the answer, in seconds.
     answered_s: f64,
     /// The number of shards of each rank at the end; none where they are dealt evenly.
     shard_counts: Option<Vec<u32>>,

@@ -1,4 +1,4 @@
-//! [`SlowedProcess`]: a process that gets half of the time. Used by `rebalance`.
+//! [`SlowedProcess`]: a process that runs for half of the time. Used by `rebalance`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,8 @@ use nix::unistd::Pid;
 
 use crate::process::pause;
 
-/// How long it is stopped, and then runs, in turns: much shorter than a step, or the steps fall into step with the turns.
+/// Length of a stop, and of the run that follows: much shorter than a step, or the steps fall into step with the
+/// turns.
 const TURN: Duration = Duration::from_millis(5);
 
 /// A process that is stopped and continued in turns, until this is dropped.

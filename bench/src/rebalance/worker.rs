@@ -1,5 +1,5 @@
-//! The training program of `bench rebalance`: a batch plan with logical shards, each of which takes so long of the process's own
-//! time; a record of each commit.
+//! The training program of `bench rebalance`: a batch plan with logical shards, each of which takes a fixed time of
+//! the process's own, and a record of each commit.
 
 use std::fs::File;
 use std::io::Write as _;

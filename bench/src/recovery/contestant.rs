@@ -1,4 +1,5 @@
-//! The jobs that `recovery` measures: ours, and the same training under other launchers.
+//! The jobs that `recovery` measures: ours, and the same training under other launchers. Used by `faults`, `detect`
+//! and `rebalance`, too.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,7 @@ impl RecoveryContestant {
         Ok(Self { command, environment: Vec::new(), survivors, has_events })
     }
 
-    /// Another's. Where there is a folder for `logs`, each worker's output goes into a file of its own there.
+    /// Another's. If there is a folder for `logs`, each worker's output goes into a file of its own there.
     ///
     /// # Errors
     /// This peer writes no such files.
@@ -159,7 +160,7 @@ impl RecoveryPeer {
         }
     }
 
-    /// Why it cannot be measured with this interpreter, and the way out; none if it can.
+    /// The reason why it cannot be measured with this interpreter, with the remedy; none if it can.
     pub(crate) fn missing(self, python: &Path) -> Option<String> {
         let (module, way_out) = self.package();
         let imported = Command::new(python)

@@ -1,4 +1,5 @@
-//! A job under measurement: one process that has started all others, and what its files tell.
+//! A job under measurement: one process that has started all others, and the contents of its files. Used by
+//! `recovery`, `faults`, `detect` and `rebalance`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +13,13 @@ use tempfile::TempDir;
 use super::contestant::RecoveryContestant;
 use crate::process::{now, pause, terminate};
 
-/// How long anything may take that is waited for.
+/// Most time for any wait.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How long a launcher may take to end when asked to, before it is killed.
+/// Grace period of a launcher that is asked to end, before it is killed.
 const FAREWELL: Duration = Duration::from_secs(30);
 
-/// How often files are looked at.
+/// Interval between looks at files.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A line of the event log, as far as it matters here.
@@ -42,7 +43,7 @@ pub(crate) struct ResetPhases {
 }
 
 impl LoggedEvent {
-    /// When it was written.
+    /// Time at which it was written.
     pub(crate) fn at(&self) -> anyhow::Result<SystemTime> {
         humantime::parse_rfc3339(&self.t).with_context(|| format!("{:?} is no time", self.t))
     }
@@ -96,7 +97,7 @@ impl RecoveryJob {
         self.launcher.id()
     }
 
-    /// Where workers' records are.
+    /// The folder of the workers' records.
     pub(crate) fn records(&self) -> PathBuf {
         self.folder.path().join("records")
     }
@@ -127,7 +128,7 @@ impl RecoveryJob {
         }
     }
 
-    /// What it and its workers have written so far.
+    /// The output of the launcher and its workers so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

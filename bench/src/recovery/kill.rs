@@ -1,4 +1,4 @@
-//! Kills a worker with SIGKILL, and measures how long training stood still.
+//! Kills a worker with SIGKILL, and measures the time for which training stood still. Called by `recovery`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -90,8 +90,8 @@ pub(crate) fn measure(
     }
 }
 
-/// Waits until this share of a step is done: what survivors do until its end is part of what is measured, and the files are
-/// looked at in a rhythm of their own.
+/// Waits until this share of a step is done. The work of survivors until the step's end is part of the measured time,
+/// and the files are looked at in a rhythm of their own.
 fn wait_into_step(
     job: &RecoveryJob,
     members: &BTreeMap<u32, u32>,
@@ -138,7 +138,8 @@ fn first_after(job: &RecoveryJob, pid: u32, generation: u64) -> Option<u64> {
     records.filter(|it| it.generation > generation).map(|it| it.at_ns).min()
 }
 
-/// The first later generation in which all four have committed: when the last of them did first, and who they are.
+/// The first later generation in which all four have committed: the time of the last one's first commit, and their
+/// process ids.
 fn whole_group_after(job: &RecoveryJob, generation: u64) -> Option<(u64, BTreeSet<u32>)> {
     let mut firsts: BTreeMap<u64, BTreeMap<u32, u64>> = BTreeMap::new();
     for (pid, records) in record::all(&job.records()) {

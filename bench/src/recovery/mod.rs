@@ -1,11 +1,12 @@
-//! `bench recovery`: how long training stands still when a worker is killed.
+//! `bench recovery`: time for which training stands still when a worker is killed.
 //!
 //! Four workers train, one is killed. In process, the time is that from the kill to the first commit that the last of
-//! the three survivors made in a later generation; by restart, that of the last of the four new processes. Workers take
-//! it themselves, on the machine's monotonic clock. Phases in process: detection is from the kill to the driver's
-//! decision, forming and syncing are the event log's, what is left is the first step itself. By restart: `start` until
-//! the last new process is at its first line, `import` until it has imported torch, `join` until its process group
-//! stands, `step` until it has committed. Peers are measured after ours, in jobs of the same size and pace.
+//! the three survivors made in a later generation; by restart, that of the last of the four new processes. Workers
+//! take it themselves, on the machine's monotonic clock. Phases in process: detection is from the kill to the
+//! driver's decision, forming and syncing are the event log's, and the rest is the first step itself. By restart:
+//! `start` until the last new process is at its first line, `import` until it has imported torch, `join` until its
+//! process group stands, `step` until it has committed. Peers are measured after ours, in jobs of the same size and
+//! pace.
 
 pub(crate) mod contestant;
 pub(crate) mod job;

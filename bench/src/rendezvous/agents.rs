@@ -1,4 +1,5 @@
-//! The agents' side: real agents as actors of one thread, each with a node, a certificate and a session of its own.
+//! The agents' side of `rendezvous`: real agents as actors of one thread, each with a node, a certificate and a
+//! session of its own.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! The driver's side: a real driver that listens for agents, by restart, so that an assignment is a process's start.
+//! The driver's side of `rendezvous`: a real driver that listens for agents, by restart, so that an assignment is a
+//! process's start.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -23,7 +24,7 @@ use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-/// Where a driver listens, and what lets agents in.
+/// A driver's listening address, and the token that admits agents.
 #[derive(Clone, Debug)]
 pub(super) struct DriverEndpoint {
     pub(super) address: SocketAddr,

@@ -1,4 +1,5 @@
-//! A network namespace of this process's own, whose loopback carries nothing else; and what the process may use.
+//! A network namespace of this process's own, whose loopback carries nothing else, and the process's limits. Used by
+//! `rendezvous`.
 
 use std::process::Command;
 

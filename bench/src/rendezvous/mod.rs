@@ -1,9 +1,9 @@
-//! `bench rendezvous`: how long many hosts take to become one group, and what it costs.
+//! `bench rendezvous`: time for many hosts to become one group, and its cost.
 //!
-//! A driver and all agents are the real ones, over real QUIC on the loopback: each agent enrols, joins, and is told
+//! A driver and all agents are the real ones, over real QUIC on the loopback. Each agent enrols, joins, and is told
 //! its rank; only the process that it would start then is left out. The driver has a thread, the agents have another.
-//! Time is from before the driver listens until the last agent has its rank. Bytes are those of the loopback of
-//! a network namespace of our own, headers included, so that torchrun's are counted alike; that needs root.
+//! Time is from before the driver listens until the last agent has its rank. Bytes are those of the loopback of a
+//! network namespace of our own, headers included, so that torchrun's are counted alike; that needs root.
 
 mod agents;
 mod driver;
@@ -23,7 +23,7 @@ use self::isolation::{Isolation, open_files_max, peak_memory_bytes};
 use crate::monotonic::now_ns;
 use crate::statistics::median;
 
-/// How long all of it may take.
+/// Most time for the whole rendezvous.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Flags.

@@ -1,4 +1,4 @@
-//! The faults of the soak: how they are drawn, how they strike, and how they are healed.
+//! The faults of the soak: their random choice, their strikes, and their healing.
 
 use std::time::Duration;
 

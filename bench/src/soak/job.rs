@@ -22,7 +22,7 @@ use crate::process::{elastic_node, now, pause};
 /// Interval of polling while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How long an agent that has ended stays away.
+/// Time for which an agent that has ended stays away.
 const AWAY: Duration = Duration::from_millis(700);
 
 /// Age up to which a commit is a worker's last one, rather than that of a worker which trains no more.
@@ -133,7 +133,7 @@ impl SoakJob {
         self.network.is_some()
     }
 
-    /// Whether the driver's disk can have a fault, and has none now: whoever writes to a frozen disk waits for its end.
+    /// Whether the driver's disk can have a fault, and has none now: a writer to a frozen disk waits until it thaws.
     pub(super) fn is_disk_well(&self) -> bool {
         self.disk.is_some() && self.disk_trouble == DiskTrouble::None
     }
@@ -152,7 +152,7 @@ impl SoakJob {
         Ok(())
     }
 
-    /// Freezes the driver's disk: whoever writes to it waits.
+    /// Freezes the driver's disk: any writer to it waits.
     pub(super) fn freeze_disk(&mut self) -> anyhow::Result<()> {
         self.disk.as_ref().map_or(Ok(()), FaultyDisk::freeze)?;
         self.disk_trouble = DiskTrouble::Frozen;

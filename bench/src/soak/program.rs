@@ -1,6 +1,6 @@
-//! The training program of the soak; its workers run it. Its state shows what was trained: a count for each
-//! sample, sums that do not depend on who trains a sample and when, and weights whose last bits depend on the
-//! order of all operations.
+//! The training program of the soak; its workers run it. Its state shows the samples that were trained: a count for
+//! each sample, sums that do not depend on the rank and time of a sample's training, and weights whose last bits
+//! depend on the order of all operations.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

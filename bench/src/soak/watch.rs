@@ -1,5 +1,5 @@
-//! Measures memory, descriptors and threads of the soak's processes. Processes that live through most of the
-//! soak must not grow.
+//! Measures memory, descriptors and threads of the soak's processes. Processes that live through most of the soak
+//! must not grow. Called by `soak`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! A job under torture: a driver, agents and workers of this machine, all of which are found by a variable in their environment.
+//! A job under torture: a driver, agents and workers of this machine, all of which are found by a variable in their
+//! environment. Used by `shards` and `total`.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -13,10 +14,10 @@ use serde_json::Value;
 
 use crate::process::{elastic_node, now, pause};
 
-/// How long anything may take that is waited for, on a machine that does other work.
+/// Most time for any wait, on a machine that does other work.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often files and processes are looked at.
+/// Interval between looks at files and processes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The variable that all processes of a job have, with the job's folder.
@@ -196,7 +197,7 @@ impl TortureJob {
 
 impl Drop for TortureJob {
     fn drop(&mut self) {
-        // What does not end now is told by nobody: the bench ends, too.
+        // Nobody is told of processes that survive this: the bench ends, too.
         let _ = self.kill_everything(|| 0);
     }
 }

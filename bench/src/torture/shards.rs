@@ -1,5 +1,5 @@
-//! Digits with eight logical shards under kills, joins, a driver's death and a kill of everything: the weights must be those of one
-//! undisturbed worker, bit for bit.
+//! The part of `torture` with logical shards: digits with eight shards under kills, joins, a driver's death and a
+//! kill of everything. The weights must be those of one undisturbed worker, bit for bit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,10 +30,10 @@ const EVERY: &str = "20";
 /// Images of a shard's batch.
 const BATCH: &str = "16";
 
-/// How long the rest of a training may take.
+/// Most time for the rest of a training.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
-/// What was done and seen.
+/// Numbers of disturbances, and results.
 #[derive(Debug, Serialize)]
 pub(super) struct ShardsReport {
     kills: u32,

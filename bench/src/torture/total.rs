@@ -1,5 +1,6 @@
-//! A job whose every process is killed again and again, half of the times while a checkpoint is written. The job goes on from the
-//! newest checkpoint that is whole; each sample is trained once an epoch over the job's whole life.
+//! The part of `torture` with total losses: a job whose every process is killed again and again, half of the times
+//! while a checkpoint is written. The job goes on from the newest checkpoint that is whole; each sample is trained
+//! once an epoch over the job's whole life.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,20 +30,20 @@ const LIFE_MS: u64 = 3_000;
 /// The longest time from the begin of a save until the kill.
 const INTO_SAVE_MS: u64 = 30;
 
-/// How often the folder is looked at for a checkpoint that is being written.
+/// Interval between looks at the folder for a checkpoint that is being written.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// How long a checkpoint may keep one waiting.
+/// Most time for a checkpoint that is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a save may be under way before its folder is there: its thread has the lowest priority.
+/// Time for which a save may be under way before its folder is there: its thread has the lowest priority.
 const UNSEEN_MS: u64 = 2_000;
 
-/// What was done and seen.
+/// Numbers of kills, and results.
 #[derive(Debug, Serialize)]
 pub(super) struct TotalReport {
     kills: u32,
-    /// Kills after which a checkpoint was there that is not whole.
+    /// Kills after which a checkpoint existed that is not whole.
     partial: u32,
     every: u64,
     epochs: u64,
@@ -52,7 +53,7 @@ pub(super) struct TotalReport {
     steps_lost_max: f64,
     /// Intervals between checkpoints that these are at most, with the interval that was being saved.
     intervals_lost_max: f64,
-    /// The largest share of what may be lost that was lost: at most 1.
+    /// Largest share of the permitted loss that was lost: at most 1.
     share_of_bound_max: f64,
     seconds: f64,
 }
@@ -124,16 +125,16 @@ pub(super) fn run(options: &TortureOptions) -> anyhow::Result<TotalReport> {
     })
 }
 
-/// How many steps may be lost with everything (docs/checkpoints.md): those of an interval, those made while the newest checkpoint
-/// was saved, and those made since the commit that was being saved at the kill. An order that comes too late for a multiple takes
-/// the next one.
+/// Most steps that may be lost with a kill of everything (docs/checkpoints.md): those of an interval, those made
+/// while the newest checkpoint was saved, and those made since the commit that was being saved at the kill. An order
+/// that comes too late for a multiple takes the next one.
 #[derive(Debug)]
 struct LossBound {
     every: u64,
     step_ms: u64,
     /// The step that the life began with.
     began_from: u64,
-    /// How long the saves of the life took that were told to be whole, by step.
+    /// Durations of the saves of the life that were reported to be whole, by step.
     took_ms: BTreeMap<u64, u64>,
     /// The steps of checkpoints that were begun.
     begun: BTreeSet<u64>,
@@ -150,7 +151,7 @@ impl LossBound {
         }
     }
 
-    /// Takes what a life has left behind.
+    /// Takes the events and folders that a life has left behind.
     fn note(&mut self, began_from: u64, saved: &[Value], folders: &[PathBuf]) {
         let took =
             |event: &Value| Some((event["step"].as_u64()?, event["ms"].as_f64()?.ceil() as u64));

@@ -3,11 +3,11 @@
 //! the machine's atomics and futex(2); `tests/interleavings.rs` checks it on loom's.
 //!
 //! A rank publishes step s by a release store in its own word, and goes on once it has seen that all ranks have. No
-//! rank runs a fence before its first look, to save the cost; so two that arrive at once may miss each other, and
-//! look again. A rank that sees all others there runs a fence and then checks whether any rank sleeps. A rank that
-//! is about to sleep counts itself, runs a fence, and then looks once more. Of any two fences one is the later:
-//! either the sleeper sees the step, or the other rank sees the sleeper. Where all of them are about to sleep, the
-//! one whose fence is last sees all steps, and it rings.
+//! rank runs a fence before its first look, to save the cost. So two ranks that arrive at once may miss each other,
+//! and look again. A rank that sees all others there runs a fence and then checks whether any rank sleeps. A rank
+//! that is about to sleep counts itself, runs a fence, and then looks once more. Of any two fences one is the later:
+//! either the sleeper sees the step, or the other rank sees the sleeper. If all of them are about to sleep, the one
+//! whose fence is last sees all steps, and it rings.
 
 pub mod owner;
 

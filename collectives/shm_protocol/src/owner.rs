@@ -1,6 +1,6 @@
-//! Whether the owner of a robust lock lives: what the words of its seat say to the one process that watches it.
-//! `robust_lock` runs it on shared memory, a lock of the C library and futex(2); `tests/owner.rs` checks it on loom's
-//! words, with a model of the kernel.
+//! Liveness of the owner of a robust lock, as the one process that watches the lock's seat reads it from the seat's
+//! words. `robust_lock` runs it on shared memory, a lock of the C library and futex(2). `tests/owner.rs` checks it on
+//! loom's words, with a model of the kernel.
 //!
 //! The owner takes the lock, marks it as waited for, and only then *claims* the seat by naming the lock's place in it.
 //! From then on the lock's word changes once: the owner releases it, or the kernel sets [`OWNER_DIED`] because the

@@ -1,5 +1,5 @@
 //! `HierarchicalCommunicator`: its operations over two levels, and the translation of their errors to the whole
-//! group.
+//! group. Made by `HostFabric` and `form_in_hosts`.
 
 use std::fmt;
 use std::time::Duration;
@@ -56,8 +56,9 @@ impl fmt::Debug for HierarchicalCommunicator {
     }
 }
 
-/// Lets the ranks of each host share memory, beside the connections of `world`. Where that would not help, or a
-/// rank cannot, all use the connections alone. `deadline` is the time left for it.
+/// Lets the ranks of each host share memory, beside the connections of `world`. If the placement of the ranks gives
+/// no hierarchy ([`Hosts::new`]), or a rank cannot share memory, all use the connections alone. `deadline` is the
+/// time left for it.
 ///
 /// # Errors
 ///
@@ -213,7 +214,7 @@ impl HierarchicalCommunicator {
         local.run_part(signature, part).map_err(LevelFailure::Within)
     }
 
-    /// Broadcasts what the leader has to its host's ranks.
+    /// Broadcasts the leader's data to its host's ranks.
     pub(super) fn broadcast_within(
         &mut self,
         signature: OperationSignature,

@@ -1,5 +1,5 @@
-//! [`form_in_hosts`]: puts another group in the place of the one that the ranks of each host have. The GPU's fabric
-//! calls it, for NCCL within hosts and the CPU's collectives between them.
+//! [`form_in_hosts`]: replaces the group of each host's ranks by another one. The GPU's fabric calls it, for NCCL
+//! within hosts and the CPU's collectives between them.
 
 use super::communicator::HierarchicalCommunicator;
 use super::hosts::Hosts;
@@ -8,8 +8,8 @@ use crate::error::FormError;
 use crate::split::split;
 use crate::tcp::TcpCommunicator;
 
-/// Lets `form` make each host's group, out of the CPU group of the host's ranks. `hosts` has the number of each rank's
-/// host. A group of a single host is formed as a whole. Where no host has two ranks, or a host's ranks are no
+/// Lets `form` make each host's group, out of the CPU group of the host's ranks. `hosts` has the number of each
+/// rank's host. A group of a single host is formed as a whole. If no host has two ranks, or a host's ranks are not
 /// neighbours, `group` stays as it is.
 ///
 /// # Errors

@@ -3,9 +3,9 @@
 //! module.
 //!
 //! Each call costs one round: an all-gather of 24 bytes from each rank. A call runs, on every rank, in the round in
-//! which the last rank has announced it. A rank with incomplete calls goes on with rounds, in which it announces
-//! the calls that were submitted meanwhile. With nothing to announce it waits a little before each round, unless it
-//! is stuck and others are not. Where all ranks are stuck for a while, and none of their calls is complete, the calls fail
+//! which the last rank has announced it. A rank with incomplete calls goes on with rounds, in which it announces the
+//! calls that were submitted meanwhile. With nothing to announce it waits a little before each round, unless it is
+//! stuck and others are not. If all ranks are stuck for a while, and none of their calls is complete, the calls fail
 //! instead of waiting for ever.
 
 mod absent;

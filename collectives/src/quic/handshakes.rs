@@ -1,8 +1,8 @@
 //! [`InboundHandshakes`]: the handshakes of dialing peers that are in progress, and their bound. The endpoint asks for each.
 //!
-//! Anybody can begin a handshake with one packet and never go on: each costs the time of a signature and some memory
-//! until its connection is given up. So there is a bound, the oldest gives way, and a peer must first prove its address
-//! where many are in progress, for which nothing is stored.
+//! Anybody can begin a handshake with one packet and never go on. Each costs the time of a signature and some memory
+//! until its connection is given up. So there is a bound, and the oldest handshake gives way. While many are in
+//! progress, a peer must first prove its address, for which nothing is stored.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ struct OpenHandshakes {
 }
 
 impl InboundHandshakes {
-    /// Answers a first packet. Where its handshake ends well, `serve` goes on with the connection.
+    /// Answers a first packet. If its handshake succeeds, `serve` goes on with the connection.
     pub(super) fn admit<F>(
         self: &Arc<Self>,
         incoming: Incoming,

@@ -1,5 +1,5 @@
-//! The word of an operation, published beside the step, so that a reader of the step has it too. All ranks of a
-//! group have done the same operations before, so the word needs neither number nor generation.
+//! The word of an operation, published beside the step, so that a reader of the step has it too. All ranks of a group
+//! have done the same operations before, so the word needs neither number nor generation. Used by the session.
 
 use crate::element::DataType;
 use crate::reduce::ReduceOp;

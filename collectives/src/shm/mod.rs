@@ -1,5 +1,5 @@
-//! The shared-memory backend: the ranks of one host exchange data through a segment that all of them map. The mesh
-//! of connections beside it detects a lost rank.
+//! The shared-memory backend: the ranks of one host exchange data through a segment that all of them map. The mesh of
+//! connections beside it detects a lost rank. Used by `HostFabric` and the hierarchical communicator.
 
 mod brief;
 mod communicator;

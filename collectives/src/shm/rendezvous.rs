@@ -1,9 +1,9 @@
 //! The rendezvous by which the ranks of one host come to share a segment, over the authenticated links of the mesh.
 //!
-//! Rank 0 makes the segment and tells the others its process number, its descriptor's number and a random token.
-//! They open it by `/proc`, which the kernel allows to processes of one user, and compare the token. No part of it
-//! has a name that could outlive the ranks, and no second channel has to be authenticated. Where one rank cannot
-//! open it (another machine after all, another namespace or user, no memfd), all go on over TCP.
+//! Rank 0 makes the segment and tells the others its process number, its descriptor's number and a random token. They
+//! open it by `/proc`, which the kernel allows to processes of one user, and compare the token. No part of it has a
+//! name that could outlive the ranks, and no second channel has to be authenticated. If one rank cannot open it
+//! (another machine after all, another namespace or user, no memfd), all go on over TCP.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

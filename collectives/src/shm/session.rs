@@ -317,7 +317,7 @@ impl<'a> SegmentOperation<'a> {
         }
     }
 
-    /// Refuses the length of what `rank` sends to this one where it is not `due` bytes.
+    /// Refuses the length of the data that `rank` sends to this one if it is not `due` bytes.
     pub(super) fn expect_length(
         &self,
         rank: u32,

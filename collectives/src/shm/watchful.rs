@@ -1,5 +1,5 @@
-//! [`WatchfulBoard`]: a segment whose sleepers are woken by the death of a peer of this host, too, and not after a nap. Used by
-//! the session.
+//! [`WatchfulBoard`]: a segment whose sleepers are also woken by the death of a peer of this host, instead of
+//! noticing it after a nap. Used by the session.
 
 use std::cell::Cell;
 use std::sync::Arc;

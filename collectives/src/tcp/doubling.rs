@@ -1,4 +1,5 @@
-//! All-gather in ⌈log₂ n⌉ rounds (Bruck, Ho, Kipnis, Upfal and Weathersby, 1997), for small messages among many.
+//! All-gather in ⌈log₂ n⌉ rounds (Bruck, Ho, Kipnis, Upfal and Weathersby, 1997), for small messages among many
+//! ranks. Called by the communicator.
 //!
 //! In round k each member sends the blocks that it has, at most 2^k, to the member 2^k places before it, and
 //! receives as many from the one 2^k places behind it. The blocks are contributions and not sums. So every rank

@@ -59,7 +59,7 @@ pub(crate) struct Engine {
     /// Whether the operations belong to forming, which numbers them separately.
     pub(crate) agreeing: bool,
     pub(crate) failure: Option<CollectiveError>,
-    /// Whether the present operation times what comes in from other hosts.
+    /// Whether the present operation times the data from other hosts.
     pub(crate) times_transfers: bool,
     pub(crate) hangups: u64,
     /// The origin of the group, from which sub-groups are made. Dropped after the links, whose last bytes may still
@@ -189,7 +189,7 @@ impl Engine {
                 let operation_deadline = self.operation_deadline;
                 let mut due = *deadline.get_or_insert_with(|| now + operation_deadline);
                 let entered = self.absent().is_empty();
-                // Where all peers of this rank have entered, and wait themselves, another rank knows the absent one.
+                // If all peers of this rank have entered, and wait themselves, another rank knows the absent one.
                 if entered && flow.may_defer() {
                     due += grace(operation_deadline);
                 }
@@ -210,7 +210,7 @@ impl Engine {
         }
     }
 
-    /// Notes what the operation has brought from other hosts, and how fast.
+    /// Notes the bytes that the operation has brought from other hosts, and their rate.
     fn note_transfers(&self) {
         let Origin { group, rates, .. } = &*self.origin;
         for streams in self.peers() {

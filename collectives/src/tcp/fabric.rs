@@ -117,8 +117,8 @@ impl GroupSpec {
         self.encrypts && self.is_elsewhere(rank) && !self.is_quic_to(rank)
     }
 
-    /// Whether the link to `rank` uses QUIC. Where ranks of a host share memory, their links use TCP, which reports
-    /// an end quickly.
+    /// Whether the link to `rank` uses QUIC. If ranks of a host share memory, their links use TCP, which reports an
+    /// end quickly.
     pub(crate) fn is_quic_to(&self, rank: u32) -> bool {
         let within = self.data_plane.shares_memory() && !self.is_elsewhere(rank);
         self.data_plane.is_quic() && !within
@@ -151,7 +151,7 @@ pub struct TcpFabric {
     pub(crate) has_warned_of_strangers: bool,
     pub(crate) random: SystemRandom,
     pub(crate) standing: StandingConnections,
-    /// Where the groups note the rates at which data comes in from other hosts.
+    /// The record of the rates at which data comes in from other hosts; the groups write it.
     pub(crate) rates: LinkRates,
     udp: Udp,
     newest: Option<(u64, u64, u32)>,

@@ -1,4 +1,5 @@
-//! [`Flow`]: the plan of one operation, which bytes go where; the engine moves them. Flows do no I/O.
+//! [`Flow`]: the plan of one operation, with the bytes to send to and to receive from each peer; the engine moves
+//! them. Flows do no I/O.
 
 use std::ops::Range;
 
@@ -8,7 +9,7 @@ use super::stripes::{STREAMS_MOST, stream_count, stripe};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StreamLane {
     pub(crate) rank: u32,
-    /// The number of the stream, from 0. Stream 0 carries what is not divided.
+    /// The number of the stream, from 0. Undivided data goes on stream 0.
     pub(crate) stream: u32,
 }
 

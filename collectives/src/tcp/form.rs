@@ -63,7 +63,7 @@ pub(crate) struct Forming<'a> {
     /// The QUIC endpoint, where the group has QUIC links.
     pub(super) quic: Option<Arc<Endpoint>>,
     deadline: Instant,
-    /// When to give up if a peer is not connected to which the path was silent in the last generation.
+    /// Deadline for the connection of a peer to which the path was silent in the last generation.
     doubt_deadline: Instant,
     pub(super) handshakes: BTreeMap<u64, PendingConnection>,
     pub(super) admission: HandshakeAdmission,
@@ -293,7 +293,7 @@ impl<'a> Forming<'a> {
         Ok(())
     }
 
-    /// Records why a rank is not connected. Where this side dials, it dials again after a pause.
+    /// Records the reason why a rank is not connected. If this side dials, it dials again after a pause.
     fn lost(&mut self, lane: StreamLane, why: String) {
         tracing::debug!(?lane, why, "not connected yet");
         self.last_seen.insert(lane.rank, why);

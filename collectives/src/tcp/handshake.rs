@@ -108,7 +108,7 @@ impl HandshakeStage {
             proof: [0; 32],
         }
         .encode();
-        // The nonce is within what is signed.
+        // The signed bytes include the nonce.
         let proof = identity.sign(LABEL_HELLO, &hello[..SIGNED_LENGTH], &[], &[]);
         hello[SIGNED_LENGTH..].copy_from_slice(&proof);
         (HandshakeStage::Reply { hello, target }, hello.to_vec())

@@ -98,7 +98,7 @@ pub(crate) struct StreamLink {
     /// Whether the peer has announced the operation.
     announced: bool,
     path: PathWatch,
-    /// How long the first bytes of the operation are on their way.
+    /// Times the first bytes of the operation on their way.
     pub(super) transfer: TransferWatch,
     pub(crate) messages_sent: u64,
     pub(crate) messages_received: u64,
@@ -272,7 +272,7 @@ impl StreamLink {
             self.transfer_waits();
             return Ok(false);
         }
-        // Where the payload may be deferred, only the header is read until it is known whether the payload follows.
+        // If the payload may be deferred, only the header is read until it is known whether the payload follows.
         let payload = if header.is_empty() || !may_defer { payload } else { &mut [] };
         let (header_room, room) = (header.len(), header.len() + payload.len());
         let read = match &mut self.seal {

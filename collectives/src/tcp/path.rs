@@ -84,8 +84,8 @@ impl PathWatch {
         UnackedBytes::of(socket).is_some_and(|flight| self.judge(flight, now, deadline))
     }
 
-    /// The same for a QUIC connection: whether it has ended by its own timeout, or has sent what the peer must answer
-    /// and received nothing for at least `deadline`.
+    /// The same for a QUIC connection: whether it has ended by its own timeout, or has sent data that the peer must
+    /// answer and received nothing for at least `deadline`.
     pub(super) fn is_session_dead(
         &mut self,
         session: &QuicSession,

@@ -1,4 +1,5 @@
-//! The reduction of large messages: reduce-scatter by pairwise exchange, then all-gather, pipelined.
+//! The reduction of large messages: reduce-scatter by pairwise exchange, then all-gather, pipelined. Called by the
+//! communicator.
 //!
 //! Region j of the data belongs to rank j, which receives region j of every rank, folds it in rank order and sends
 //! the result to all. The bytes on the wire are those of a ring (Patarasuk and Yuan, 2009), 2 (n - 1) / n of the

@@ -11,8 +11,8 @@ pub(crate) const STREAMS_MOST: u32 = 16;
 /// The most connections of a rank where pairs have several. In worlds where that allows less than two for each
 /// pair, each pair has one, and the number of peers gives enough streams.
 const CONNECTIONS_MOST: u32 = 64;
-/// The least length of a connection's part of a message, in bytes: for what the sockets' buffers hold at once, one
-/// connection is as good.
+/// The least length of a connection's part of a message, in bytes. A message that fits into the sockets' buffers at
+/// once goes as fast by one connection.
 pub(crate) const STRIPE_LEAST: usize = 256 * 1024;
 
 /// The number of connections of each pair in a world of this size, at most `wanted`.

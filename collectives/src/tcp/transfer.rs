@@ -1,19 +1,21 @@
-//! [`TransferWatch`]: times how long the bytes are on their way that a peer has ready when it enters an operation. Kept by
-//! each link, driven by the engine, which passes the times to [`LinkRates`](crate::LinkRates).
+//! [`TransferWatch`]: times the arrival of the bytes that a peer has ready when it enters an operation, from its
+//! header to the last of them. Kept by each link, driven by the engine, which passes the times to
+//! [`LinkRates`](crate::LinkRates).
 //!
-//! What a link carries is told apart from who is late: the time begins with the peer's header, behind which these bytes
-//! follow, and only counts if this rank waited for that header. So a rank that comes late makes no link slow: as a
-//! sender its header comes late, as a receiver it finds the header there. What a peer sends only after it has received other data is not timed.
+//! The rate of the link is kept apart from the lateness of ranks. The time begins with the peer's header, behind
+//! which these bytes follow, and only counts if this rank waited for that header. So a rank that comes late makes no
+//! link slow: as a sender its header comes late, as a receiver it finds the header there. Data that a peer sends only
+//! after it has received other data is not timed.
 
 use std::time::{Duration, Instant};
 
-/// The least length, in bytes, of what is timed: the time of less is that of a few wake-ups.
+/// The least length, in bytes, of a timed transfer: the time of a shorter one is that of a few wake-ups.
 pub(super) const TIMED_LEAST: usize = 64 * 1024;
 
 /// The transfer on one link in the present operation.
 #[derive(Debug, Default)]
 pub(super) struct TransferWatch {
-    /// The length in bytes of what is timed; zero if nothing is.
+    /// The length in bytes of the timed transfer; zero if nothing is timed.
     length: usize,
     /// Whether this rank has waited for the peer's header.
     is_awaited: bool,
@@ -49,8 +51,8 @@ impl TransferWatch {
     }
 }
 
-/// The length of what the links from one host have brought together, in bytes, and how long that took; none if nothing is
-/// timed, or this rank did not wait for each of them.
+/// Total length, in bytes, of the timed transfers over the links from one host, and the time that they took together;
+/// none if nothing is timed, or this rank did not wait for each of them.
 pub(super) fn timed<'a>(links: impl Iterator<Item = &'a TransferWatch>) -> Option<(u64, Duration)> {
     let mut whole: Option<(u64, Instant, Instant)> = None;
     for link in links.filter(|link| link.length > 0) {

@@ -88,7 +88,7 @@ fn a_fused_reduction_has_the_bits_of_each_alone() {
     }
 }
 
-/// What the shards reduce to by the tree, one element at a time.
+/// The reduction of the shards by the tree, one element at a time.
 fn by_the_tree(start: u32, end: u32, leaf: &dyn Fn(u32) -> f32) -> f32 {
     if end - start == 1 {
         return leaf(start);

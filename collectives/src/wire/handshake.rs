@@ -114,7 +114,7 @@ pub enum HandshakeRefusal {
     Stale = 1,
     /// Rank, target or world size do not fit the acceptor's group.
     WrongGroup = 2,
-    /// The acceptor is still in an older generation, whose key cannot prove who dials: dial again later.
+    /// The acceptor is still in an older generation, whose key cannot authenticate the dialer: dial again later.
     NotYet = 3,
 }
 

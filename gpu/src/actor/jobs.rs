@@ -1,4 +1,4 @@
-//! Jobs of the GPU's thread: the calls that may block, each with a reason to stop.
+//! Jobs of the GPU's thread: the calls that may block, each with a reason to stop. Made by the shell.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use elastic_protocol::Stamp;
 use crate::nccl::{Comm, CommEnding, CommError, GpuPatience, Maker, UniqueId};
 use crate::offer::How;
 
-/// When a job is to stop.
+/// Conditions under which a job stops.
 pub(super) struct WaitLimits {
     pub(super) patience: Duration,
     /// The abort word, and the generation whose abort ends the job.
@@ -71,7 +71,7 @@ pub(super) fn form(maker: &Maker, form: Form, limits: &WaitLimits) -> Result<Com
         .map_err(|error| error.to_string())
 }
 
-/// Ends what is under way in a communicator. One that cannot be revoked is ended.
+/// Ends the operation under way in a communicator. A communicator that cannot be revoked is ended.
 pub(super) fn revoke(comm: &Comm) -> Result<(), String> {
     comm.revoke().map_err(|error| {
         let ended = comm.end(CommEnding::Abort).err();

@@ -1,6 +1,7 @@
 //! The GPU actor: one in each worker that has a GPU, a child of the worker's State. It owns the communicators and the
-//! thread in which calls may block; the training thread asks it for a generation's communicator (`port`), the
-//! State tells it of aborts. `core` decides, `shell` carries out, `jobs` is what runs in the thread.
+//! thread in which calls may block. The training thread asks it for a generation's communicator (`port`), and the
+//! State tells it of aborts. `core` decides, `shell` carries out the decisions, and `jobs` holds the work of the
+//! thread.
 
 pub mod core;
 mod jobs;

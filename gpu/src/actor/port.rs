@@ -1,4 +1,5 @@
-//! How the training thread reaches the GPU actor: questions with a channel for the answer, which it waits for.
+//! The training thread's way to the GPU actor: questions, each with a channel for its answer, for which the thread
+//! waits.
 
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,9 +40,9 @@ pub enum GpuRequest {
         members: Vec<WorkerId>,
         /// The plan that all members have computed.
         plan: FormPlan,
-        /// Where they meet, if the plan needs that.
+        /// The meeting point, if the plan needs one.
         id: Option<UniqueId>,
-        /// How long it may take.
+        /// Most time that forming may take.
         patience: Duration,
         /// The answer.
         reply: SyncSender<Result<Arc<NcclSession>, String>>,
@@ -50,16 +51,16 @@ pub enum GpuRequest {
     Spares {
         /// The generation.
         stamp: Stamp,
-        /// The number of each, which all its members know, its members by rank, and where they meet.
+        /// For each spare: its number, which all its members know, its members by rank, and their meeting point.
         spares: Vec<(u32, Vec<WorkerId>, UniqueId)>,
-        /// How long each may take.
+        /// Most time that forming each may take.
         patience: Duration,
     },
     /// The training thread has left the generation.
     Close {
         /// The generation.
         stamp: Stamp,
-        /// How.
+        /// State in which it left the communicator.
         close: Close,
     },
     /// The State aborts the generation.

@@ -1,4 +1,4 @@
-//! The actor's shell: hands the core what it is asked, and carries out what the core says.
+//! The actor's shell: passes requests to the core, and carries out the core's outputs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct GpuConfig {
     pub core: CoreConfig,
     /// The abort word of this worker's collectives.
     pub abort: AbortHandle,
-    /// How the training thread finds the actor.
+    /// The training thread's way to the actor.
     pub port: GpuPort,
 }
 
@@ -64,11 +64,11 @@ pub struct GpuActor {
     comms: BTreeMap<CommId, Arc<Comm>>,
     session: Option<Arc<NcclSession>>,
     asked: BTreeMap<AskTicket, Asked>,
-    /// The meeting point of what is being formed, and whether this worker has made it.
+    /// The meeting point of the communicator that is being formed. `made_id` is set if this worker has made it.
     id: Option<UniqueId>,
     made_id: Option<UniqueId>,
     spare_ids: BTreeMap<u32, UniqueId>,
-    /// The job under way and its stop flag; what it uses is lost with it if it is stuck.
+    /// The job under way and its stop flag; its memory is lost with it if it is stuck.
     under_way: Option<(GpuJobId, Arc<AtomicBool>)>,
     left_behind: u32,
     next_ticket: u64,

@@ -1,4 +1,4 @@
-//! The GPU's thread: blocking work, one piece after the other, behind the runtime's Offload port.
+//! The GPU's thread: blocking work, one piece after the other, behind the runtime's Offload port. Used by the shell.
 
 use std::cell::RefCell;
 use std::rc::Rc;

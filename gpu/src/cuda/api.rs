@@ -1,4 +1,4 @@
-//! The driver's functions, and its errors.
+//! The table of the CUDA driver's functions, and their errors. The other modules of `cuda` call through it.
 
 #![expect(unsafe_code, reason = "the CUDA driver is a C library")]
 
@@ -98,7 +98,7 @@ impl Cuda {
         &self.file
     }
 
-    /// How it was found, for people.
+    /// The way in which it was found, in words for the user.
     pub const fn how(&self) -> &'static str {
         self.how
     }

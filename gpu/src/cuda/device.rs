@@ -1,4 +1,4 @@
-//! A GPU and its context.
+//! A GPU and its primary context. Opened by [`crate::Gpu`].
 
 #![expect(unsafe_code, reason = "the CUDA driver is a C library")]
 
@@ -38,11 +38,11 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// How many GPUs this process sees.
+    /// Number of GPUs that this process sees.
     ///
     /// # Errors
     ///
-    /// What the driver refused.
+    /// An error of the CUDA driver.
     pub fn count(cuda: &Cuda) -> Result<u32, CudaError> {
         let mut count = 0;
         // SAFETY: the count is written to a live variable.
@@ -82,7 +82,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// What the driver refused; there may be no GPU of this number.
+    /// An error of the CUDA driver; there may be no GPU of this number.
     pub fn open(cuda: Arc<Cuda>, ordinal: u32) -> Result<Arc<Device>, CudaError> {
         let (handle, facts) = Device::look_up(&cuda, ordinal)?;
         let mut context = ptr::null_mut();

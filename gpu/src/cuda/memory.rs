@@ -1,4 +1,5 @@
-//! Memory of a GPU, and memory of the host that it copies from and to at full speed.
+//! Memory of a GPU, and page-locked memory of the host for copies at full speed. Used by the lane, by groups and by
+//! [`crate::DeviceState`].
 
 #![expect(unsafe_code, reason = "the CUDA driver is a C library")]
 
@@ -43,7 +44,7 @@ impl DeviceBuffer {
         self.bytes == 0
     }
 
-    /// Where it is, for kernels of the program's own.
+    /// Its address on the GPU, for kernels of the program's own.
     pub const fn address(&self) -> u64 {
         self.address
     }

@@ -1,4 +1,5 @@
-//! Streams, which carry work out in order, and events, which are marks in them.
+//! Streams, which carry work out in order, and events, which are marks in them. Used by the lane, by sessions and by
+//! [`crate::DeviceState`].
 
 #![expect(unsafe_code, reason = "the CUDA driver is a C library")]
 
@@ -33,7 +34,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What the driver refused.
+    /// An error of the CUDA driver.
     pub fn new(device: &Arc<Device>) -> Result<Stream, CudaError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the stream is written to a live variable.
@@ -46,7 +47,7 @@ impl Stream {
         self.raw
     }
 
-    /// Its handle, a `CUstream`, for others who queue work that is to come before or after.
+    /// Its handle, a `CUstream`, for callers that queue work to come before or after.
     pub fn handle(&self) -> u64 {
         self.raw as u64
     }
@@ -135,7 +136,7 @@ impl CudaEvent {
     ///
     /// # Errors
     ///
-    /// What the driver refused.
+    /// An error of the CUDA driver.
     pub fn new(device: &Arc<Device>) -> Result<CudaEvent, CudaError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the event is written to a live variable.
@@ -148,7 +149,7 @@ impl CudaEvent {
     ///
     /// # Errors
     ///
-    /// What the driver refused.
+    /// An error of the CUDA driver.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: both live.
         let recorded = unsafe { (self.device.bind()?.event_record)(self.raw, stream.raw()) };
@@ -159,7 +160,7 @@ impl CudaEvent {
     ///
     /// # Errors
     ///
-    /// What the driver refused; also an error of the work before it.
+    /// An error of the CUDA driver, or of the work before the event.
     pub fn is_passed(&self) -> Result<bool, CudaError> {
         // SAFETY: it lives.
         let answer = unsafe { (self.device.bind()?.event_query)(self.raw) };

@@ -1,6 +1,6 @@
-//! Collectives on data that is on the GPU: a program's arrays, tensors of torch. Each is queued behind what is on the
-//! group's stream, and returns its number; [`NcclGroup::wait`] waits for it. Ranks and parts are those of the
-//! generation, however NCCL counts.
+//! Collectives on data that is on the GPU: a program's arrays, tensors of torch. Each is queued behind the work on
+//! the group's stream, and returns its number. [`NcclGroup::wait`] waits for it. Ranks and parts are those of the
+//! generation, even where NCCL numbers its ranks differently.
 
 use std::time::{Duration, Instant};
 

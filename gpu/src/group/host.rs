@@ -1,5 +1,5 @@
-//! Collectives on data of the host: it passes through the group's [`StagingLane`](crate::lane::StagingLane), in pieces that
-//! fit.
+//! Collectives on data of the host: it passes through the group's [`StagingLane`](crate::lane::StagingLane), in
+//! pieces that fit. Called by the group's [`Communicator`](elastic_collectives::Communicator).
 
 use std::any::Any;
 use std::ops::Range;
@@ -90,7 +90,7 @@ impl NcclGroup {
         Ok(())
     }
 
-    /// Messages between all pairs, in rounds of what fits into the lane. Every rank has as many rounds.
+    /// Messages between all pairs, in rounds of the lane's size. Every rank has as many rounds.
     fn exchange(
         &mut self,
         kind: OperationKind,

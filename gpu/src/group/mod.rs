@@ -1,6 +1,6 @@
 //! NCCL as a [`Communicator`]. Data of the host passes through a [`StagingLane`] (`host`); data on the GPU goes by
-//! [`NcclGroup::launch_operation`] (`device`). Beside NCCL stands the CPU group of the same generation, by which the
-//! members call the roll when one of them does not come.
+//! [`NcclGroup::launch_operation`] (`device`). The CPU group of the same generation stays beside NCCL: over it the
+//! members call the roll when one of them is missing.
 //!
 //! NCCL reduces in an order of its own: the bits may differ from those of the CPU's collectives, and between worlds.
 
@@ -24,11 +24,11 @@ use crate::lane::{StagingLane, StagingLaneHome};
 use crate::nccl::{CommError, GpuPatience, NcclError, Operations};
 use crate::session::NcclSession;
 
-/// How long the members that hang in an operation wait for each other at the roll call, at least.
+/// Least time for which the members that hang in an operation wait for each other at the roll call.
 const ROLL_CALL_MIN: Duration = Duration::from_secs(1);
 
-/// How long the members that hang in an operation wait for each other at the roll call: those who entered it later than
-/// others pass its deadline later, too.
+/// Time for which the members that hang in an operation wait for each other at the roll call. Members that entered
+/// the operation later than others also pass its deadline later.
 pub fn roll_call_deadline(operation_deadline: Duration) -> Duration {
     ROLL_CALL_MIN.max(operation_deadline / 20)
 }
@@ -138,7 +138,7 @@ impl NcclGroup {
         waited.map_err(|error| self.fail(kind, error))
     }
 
-    /// Why the communicator cannot go on, where the actor has seen that it cannot.
+    /// The reason why the communicator cannot go on, if the actor has found one.
     pub fn verdict(&self) -> Option<&str> {
         self.session.verdict()
     }
@@ -183,7 +183,8 @@ impl NcclGroup {
         call(&GpuPatience { due: Instant::now() + self.operation_deadline, stop: &stop })
     }
 
-    /// The communicator has failed; what that means, and what to tell. The actor ends what is under way.
+    /// The communicator has failed. Returns the error for the caller, and tells the actor, which ends the operation
+    /// under way.
     fn fail(&mut self, kind: OperationKind, error: CommError) -> CollectiveError {
         let stamp = self.session.stamp();
         let aborted = self.abort.aborted(stamp.term.0, stamp.generation.0);

@@ -1,4 +1,4 @@
-//! An opened library, and why one could not be opened.
+//! An opened library, and the errors of opening one. Used by `search` and `table`.
 
 #![expect(
     unsafe_code,
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 use thiserror::Error;
 
-/// Why a library that is there cannot be used.
+/// Error of a library that is there and cannot be used.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The system's loader refuses it.
@@ -58,7 +58,7 @@ impl LoadedLibrary {
         Ok(LoadedLibrary { library: ManuallyDrop::new(library), asked_for: file.to_path_buf() })
     }
 
-    /// Opens what the system's loader finds under this name. `None`: it finds nothing.
+    /// Opens the library that the system's loader finds under this name. `None`: it finds nothing.
     pub(super) fn open_name(name: &str) -> Result<Option<LoadedLibrary>, LoadError> {
         // SAFETY: as above.
         match unsafe { Library::new(name) } {
@@ -89,7 +89,7 @@ impl LoadedLibrary {
         &self.asked_for
     }
 
-    /// The file that `symbol` is in, which tells what a bare name was resolved to.
+    /// The file that has `symbol`: the one to which a bare name was resolved.
     pub(crate) fn file_of(&self, symbol: &'static str) -> PathBuf {
         let Some(address) = self.symbol(symbol) else { return self.asked_for.clone() };
         let mut info = libc::Dl_info {

@@ -1,5 +1,5 @@
-//! Where the libraries may be: a path from the configuration, wherever the system's loader looks, and the
-//! `nvidia-*` wheels of a Python environment. What is configured is taken or refused, never passed over.
+//! The search for the libraries: at a configured path, by the system's loader, and in the `nvidia-*` wheels of a
+//! Python environment. A configured library is taken or refused, never passed over.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,7 +12,7 @@ pub const NCCL_LIBRARY: &str = "ELASTIC_NCCL_LIBRARY";
 /// The variable that names the CUDA driver's file, or the folder that it is in.
 pub const CUDA_LIBRARY: &str = "ELASTIC_CUDA_LIBRARY";
 
-/// Which library.
+/// A library of a GPU host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WantedLibrary {
     /// The CUDA driver.
@@ -67,11 +67,11 @@ impl fmt::Display for WantedLibrary {
 pub struct Found {
     /// It.
     pub library: LoadedLibrary,
-    /// How it was found, for people.
+    /// The way in which it was found, in words for the user.
     pub how: &'static str,
 }
 
-/// Where to look.
+/// Places to search.
 #[derive(Clone, Debug, Default)]
 pub struct LibrarySearch {
     /// A file, or the folder of it, that must be taken for the driver.

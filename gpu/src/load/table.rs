@@ -1,5 +1,6 @@
-//! A library's functions as a table of pointers: those it must have, and those that only some versions have.
-//! cudarc's own loading panics where a library or a symbol is missing, so only its types are used.
+//! A library's functions as a table of pointers: those it must have, and those that only some versions have. `cuda`
+//! and `nccl` define their tables by it. cudarc's own loading panics if a library or a symbol is missing, so only its
+//! types are used.
 
 /// Declares a table. Each line is `field = "symbol": fn(arguments) -> result;`.
 macro_rules! table {

@@ -16,7 +16,7 @@ use crate::load::{LibrarySearch, LoadError, WantedLibrary, table};
 
 table! {
     /// The functions of `libnccl`. Results are read as numbers, since a newer version may have codes that an
-    /// enumeration of today lacks. What came after 2.18 is optional.
+    /// enumeration of today lacks. Functions newer than NCCL 2.18 are optional.
     Functions {
         required {
             version = "ncclGetVersion": fn(*mut c_int) -> c_uint;
@@ -129,7 +129,7 @@ pub struct Features {
     pub split: bool,
     /// A communicator of the survivors out of that of all.
     pub shrink: bool,
-    /// To end what is under way and keep the communicator for a shrink.
+    /// To end the operation under way and keep the communicator for a shrink.
     pub revoke: bool,
     /// A communicator with newcomers out of that of the others.
     pub grow: bool,
@@ -198,7 +198,7 @@ impl Nccl {
         &self.file
     }
 
-    /// How it was found, for people.
+    /// The way in which it was found, in words for the user.
     pub const fn how(&self) -> &'static str {
         self.how
     }
@@ -234,7 +234,7 @@ impl Nccl {
     ///
     /// # Errors
     ///
-    /// What NCCL refused: most often there is no network interface that it may use.
+    /// NCCL's error: most often there is no network interface that it may use.
     pub fn unique_id(&self) -> Result<UniqueId, NcclError> {
         let mut raw = ncclUniqueId { internal: [0; UniqueId::BYTES] };
         // SAFETY: the id is written to a live variable.

@@ -1,4 +1,4 @@
-//! A thread for calls that may never return: who asked stops waiting after a while, and the thread is left behind.
+//! A thread for calls that may never return: the caller stops waiting after a while, and the thread is left behind.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -13,7 +13,7 @@ use thiserror::Error;
 pub struct Stuck {
     /// The call that did not return.
     pub call: &'static str,
-    /// How long was waited.
+    /// The time for which the caller waited.
     pub patience: Duration,
 }
 
@@ -35,7 +35,7 @@ impl Bounded {
         Bounded { name, thread: Mutex::new(None), left_behind: AtomicU32::new(0) }
     }
 
-    /// How many threads were left behind so far.
+    /// Number of threads left behind so far.
     pub fn left_behind(&self) -> u32 {
         self.left_behind.load(Ordering::Relaxed)
     }
@@ -106,7 +106,7 @@ impl Bounded {
         Ok(())
     }
 
-    /// The next call gets another thread; this one ends when what it hangs in does.
+    /// The next call gets another thread; this one ends when the call in which it hangs does.
     fn leave_thread_behind(&self) {
         if lock(&self.thread).take().is_some() {
             self.left_behind.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! NCCL, safely: the library ([`Nccl`]) and a communicator ([`Comm`]) that any thread may abort.
+//! The safe interface to NCCL: the library ([`Nccl`]) and a communicator ([`Comm`]) that any thread may abort.
 
 mod api;
 mod bounded;

@@ -1,4 +1,4 @@
-//! The operations that can be queued: NCCL's collectives on memory of a GPU.
+//! The operations that can be queued: NCCL's collectives on memory of a GPU. Called by groups.
 
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 

@@ -1,4 +1,4 @@
-//! Why a call of a communicator failed, and how long one may last.
+//! Errors of a communicator's calls, and limits of their waits.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use super::api::NcclError;
 use super::bounded::Stuck;
 use crate::cuda::CudaError;
 
-/// Polls without a pause, for what is done in microseconds.
+/// Polls without a pause, for calls that take microseconds.
 pub(super) const EAGER_POLLS: u32 = 64;
 /// The pause between later polls.
 pub(super) const POLL_EVERY: Duration = Duration::from_micros(50);
 
-/// Why a call of a communicator failed.
+/// Error of a communicator's call.
 #[derive(Clone, Debug, Error)]
 pub enum CommError {
     /// CUDA refused.
@@ -30,7 +30,7 @@ pub enum CommError {
     GivenUp {
         /// The call that was waited for.
         call: &'static str,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The deadline passed (G-9).
@@ -52,9 +52,9 @@ pub enum CommError {
     },
 }
 
-/// How long a wait may last.
+/// Limits of a wait.
 pub struct GpuPatience<'a> {
-    /// Until when.
+    /// Deadline.
     pub due: Instant,
     /// Asked again and again: a reason to stop earlier.
     pub stop: &'a dyn Fn() -> Option<String>,

@@ -1,11 +1,11 @@
-//! The collectives, through a segment, as a stream's thread carries them out.
+//! The collectives, through a segment, as a stream's thread carries them out. Queued by `comm`.
 
 use std::sync::atomic::AtomicBool;
 
 use crate::reduce;
 use crate::segment::{Aborted, MAIL, SLOT, Segment, wait};
 
-/// Which operation.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     AllReduce,

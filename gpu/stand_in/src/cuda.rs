@@ -14,7 +14,7 @@ const OUT_OF_MEMORY: c_uint = 2;
 const INVALID_DEVICE: c_uint = 101;
 const NOT_READY: c_uint = 600;
 
-/// The lengths of what was allocated.
+/// The live allocations: lengths by address.
 static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 fn devices() -> c_int {
@@ -50,7 +50,7 @@ fn free(start: usize) -> c_uint {
     OK
 }
 
-/// How many allocations there are: tests look for leaks with it.
+/// Number of live allocations, by which tests look for leaks.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_allocations() -> usize {
     ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner).len()

@@ -19,10 +19,10 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How many calls of this process have had a fault.
+/// Number of calls of this process that have had a fault.
 static MET: AtomicU32 = AtomicU32::new(0);
 
-/// How many calls of this process have come to a fault that was asked for: so tests know that one is under way.
+/// Number of calls of this process that have met a requested fault. Tests see by it that one is under way.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_faults() -> u32 {
     MET.load(Ordering::SeqCst)

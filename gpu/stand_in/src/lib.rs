@@ -2,8 +2,8 @@
 //! NCCL as far as this project calls them, on host memory: device memory is the heap's, a stream is a thread, and
 //! the ranks of a communicator meet in a file below `/dev/shm`, whichever processes they are in.
 //!
-//! What it does wrong on request, which version of NCCL it says it is, and how many GPUs there are, is told by a file
-//! that `STAND_IN_FAULTS` names ([`faults`]).
+//! A file that `STAND_IN_FAULTS` names sets the faults to commit, the version of NCCL to report, and the number of
+//! GPUs ([`faults`]).
 //!
 //! [`collective`] does the work, [`comm`] and [`cuda`] are the two interfaces.
 

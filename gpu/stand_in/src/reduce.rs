@@ -1,4 +1,4 @@
-//! Reductions of NCCL's data types, in rank order.
+//! Reductions of NCCL's data types, in rank order. Called by `collective`.
 
 use half::{bf16, f16};
 
@@ -74,7 +74,7 @@ pub fn fold(data_type: u32, op: u32, into: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Divides what was folded as a mean.
+/// Divides a sum for a mean, once it is folded.
 pub fn finish(data_type: u32, op: u32, values: &mut [u8], ranks: u32) {
     const MEAN: u32 = 4;
     if op != MEAN {

@@ -110,7 +110,7 @@ impl Segment {
         wait(abort, || shared.turn.load(Ordering::SeqCst) != turn)
     }
 
-    /// Tells the others what this rank is about to do, and whether they all say the same.
+    /// Tells the others this rank's next operation, and returns whether all have the same.
     pub fn agree(&self, rank: u32, description: u64, abort: &AtomicBool) -> Result<bool, Aborted> {
         let described = &self.shared().described;
         described[rank as usize].store(description, Ordering::SeqCst);

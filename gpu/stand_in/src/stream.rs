@@ -1,4 +1,4 @@
-//! Streams as threads that do what is queued, in order, and events as counters of it.
+//! Streams as threads that do queued work in order, and events as counters of it.
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

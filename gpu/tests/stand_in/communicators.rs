@@ -108,7 +108,7 @@ fn who_is_left_alone_in_a_finish_aborts() {
     wait_for_communicators(before);
 }
 
-/// How long the threads of a revoked communicator take, in the tests: longer than an abort may.
+/// Time for which the threads of a revoked communicator run on in the tests: longer than an abort may take.
 const SETTLES_MS: u64 = 900;
 
 #[test]

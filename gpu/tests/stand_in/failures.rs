@@ -1,4 +1,4 @@
-//! Faults of NCCL and their handling: calls that fail, hang, or fail late; ends that never return.
+//! Faults of NCCL and their handling: calls that fail, hang, or fail late, and ends that never return.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

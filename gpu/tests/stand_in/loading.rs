@@ -1,4 +1,4 @@
-//! Loading at run time: the stand-in, NCCL's own wheel where there is one, nothing, and what is broken.
+//! Loading at run time: the stand-in, NCCL's own wheel if there is one, nothing, and broken libraries.
 
 use std::process::Command;
 

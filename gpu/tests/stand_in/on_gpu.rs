@@ -57,7 +57,7 @@ fn run(nccl: &mut NcclGroup, operation: DeviceOperation<'_>) -> Result<(), Colle
 
 const OF: DataType = DataType::I32;
 
-/// Calls every operation, and compares with what it must give, by the ranks of the generation.
+/// Calls every operation, and checks its result, by the ranks of the generation.
 fn every_operation(group: &mut dyn Communicator) -> Result<(), CollectiveError> {
     let (data_type, op) = (OF, ReduceOp::Sum);
     let nccl = nccl_of(group);

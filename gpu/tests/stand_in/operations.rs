@@ -12,7 +12,7 @@ fn pattern(rank: u32, length: usize) -> Vec<f32> {
     (0..length).map(|index| (rank as f32 + 1.0) * (index % 97) as f32).collect()
 }
 
-/// Calls every operation, and compares with what it must give.
+/// Calls every operation, and checks its result.
 fn every_operation(group: &mut dyn Communicator) -> Result<(), CollectiveError> {
     let (rank, world) = (group.rank(), group.world_size());
     let all = || (0..world).map(|rank| pattern(rank, 1000));

@@ -1,4 +1,5 @@
-//! Ranks as threads of one process: each has a GPU of the stand-in, an actor, and what the training thread has.
+//! Ranks as threads of one process, for the tests beside this file: each has a GPU of the stand-in, an actor, and the
+//! training thread's part.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,9 +25,10 @@ use tokio::sync::oneshot;
 
 /// Long enough for a machine that has other things to do.
 pub(crate) const LONG: Duration = Duration::from_secs(180);
-/// No operation lasts so long: what returns within [`LONG`] does so for another reason.
+/// No operation lasts so long: one that returns within [`LONG`] does so for another reason.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
-/// How long those who hang wait for each other: ranks whose threads come late are not missing.
+/// Time for which hung members wait for each other at the roll call: long, so that ranks whose threads are late do
+/// not count as absent.
 const ROLL_CALL: Duration = Duration::from_secs(10);
 
 /// The stand-in's file: cargo puts it beside the tests that depend on it.
@@ -40,7 +42,7 @@ pub(crate) fn search() -> LibrarySearch {
     LibrarySearch { cuda: library.clone(), nccl: library, system: false, python: Vec::new() }
 }
 
-/// How many communicators of this process the stand-in has.
+/// Number of this process's communicators in the stand-in.
 pub(crate) fn communicators() -> u32 {
     count(b"stand_in_communicators")
 }
@@ -54,7 +56,7 @@ pub(crate) fn wait_for_communicators(left: u32) {
     }
 }
 
-/// How many calls of this process have come to a fault.
+/// Number of calls of this process that have met a fault.
 pub(crate) fn faults_met() -> u32 {
     count(b"stand_in_faults")
 }
@@ -112,7 +114,7 @@ impl Drop for Faults {
     }
 }
 
-/// How ranks are made.
+/// Settings of the ranks to make.
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) scope: Scope,
@@ -362,8 +364,8 @@ impl World {
         self.generation
     }
 
-    /// Forms the next generation of all seats. Where it fails for one, the generation is ended for all, as the driver
-    /// does it.
+    /// Forms the next generation of all seats. If that fails for one, the generation is ended for all, as by the
+    /// driver.
     pub(crate) fn try_form(&mut self) -> Vec<Result<(), String>> {
         self.generation += 1;
         let generation = self.generation;

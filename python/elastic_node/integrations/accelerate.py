@@ -38,8 +38,8 @@ __all__ = ["ElasticAccelerator"]
 
 
 class Remaining(Sampler[int]):
-    """What is left of an elastic sampler's epoch. Accelerate's loaders count epochs of their own, from 0 in each generation:
-    this one takes none from them."""
+    """The rest of an elastic sampler's epoch. Accelerate's loaders count epochs of their own, from 0 in each
+    generation: this sampler ignores them."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
         self._sampler = sampler
@@ -52,8 +52,8 @@ class Remaining(Sampler[int]):
 
 
 def as_given(model: torch.nn.Module) -> torch.nn.Module:
-    """A module without what the accelerator of a former generation has made of it: its forward in mixed precision, around which
-    the next one would put another, and the mark that it is prepared."""
+    """A module without the changes by the accelerator of a former generation: its forward in mixed precision, around
+    which the next one would put another, and the mark that it is prepared."""
     model = extract_model_from_parallel(model, keep_fp32_wrapper=False)
     model.__dict__.pop("_is_accelerate_prepared", None)
     return model

@@ -92,7 +92,7 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
         if checkpoint_path != _IN_MEMORY:
             return super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[no-any-return]  # As above.
         checkpoint = dict(self._state.checkpoint or {})
-        # The sampler deals out what is left of the epoch, for another number of ranks: its batches count from 0.
+        # The sampler deals out the rest of the epoch, for another number of ranks: its batches count from 0.
         loops = dict(checkpoint["loops"]["fit_loop"])
         batches = loops["epoch_loop.batch_progress"]
         total = {**batches["total"], "ready": batches["total"]["completed"]}

@@ -26,12 +26,12 @@ from .accelerate import Remaining, as_given
 
 __all__ = ["CommitStateCallback", "ElasticTrainer", "TransformersState"]
 
-#: What of a trainer's state is a rank's own, or follows from the arguments.
+#: Parts of a trainer's state that are a rank's own, or follow from the arguments.
 _NOT_SHARED = ("is_local_process_zero", "is_world_process_zero", "max_steps", "num_train_epochs")
 
 
 class TransformersState(ObjectState):
-    """What a trainer saves in a checkpoint (model, optimiser, scheduler, its own state), and the sampler.
+    """The parts of a trainer's checkpoint (model, optimiser, scheduler, its own state), and the sampler.
 
     Args:
         sampler: of the training data.

@@ -1,4 +1,4 @@
-"""`torch.distributed` on our collectives: the backend "elastic", and "gloo" where `ELASTIC_BACKEND_FOR` says so.
+"""`torch.distributed` on our collectives: the backend "elastic", and "gloo" if `ELASTIC_BACKEND_FOR` says so.
 
 torch calls `register` by the entry point `torch.distributed.backends`, and `_create` for each process group. Within a
 generation of `elastic_node.elastic.run` the group of all ranks is the generation's own, which the driver watches; any
@@ -93,9 +93,9 @@ def _meet_within_generations() -> None:
 
 
 class GroupOptions(TypedDict, total=False):
-    """What `init_process_group` passes on to torch's function of that name."""
+    """Arguments that `init_process_group` passes on to torch's function of that name."""
 
-    #: Of one operation.
+    #: Time limit of one operation.
     timeout: timedelta
     group_name: str
     pg_options: object

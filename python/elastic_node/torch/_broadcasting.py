@@ -1,4 +1,4 @@
-"""Models and optimisers from one rank to all others, with Horovod's names."""
+"""Broadcasts of models and optimisers from one rank to all others, with Horovod's names. Programs call them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def broadcast_parameters(params: Union[Dict[str, Value], Iterable[Named]], root_
     """Takes over `root_rank`'s parameters, in place.
 
     Args:
-        params: a `state_dict()`, `named_parameters()` or `parameters()`. What is no tensor stays as it is.
+        params: a `state_dict()`, `named_parameters()` or `parameters()`. Other values than tensors stay as they are.
 
     Raises:
         CollectiveError: a worker was lost, the generation was aborted, or ranks have other parameters.

@@ -22,7 +22,7 @@ BUCKET_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """How gradients are reduced."""
+    """Settings of the reduction of gradients."""
 
     op: ReduceOp
     process_set: ProcessSet
@@ -208,7 +208,7 @@ class Reducer:
         self.launched += 1
 
     def finish(self) -> None:
-        """Launches what is left, and waits for all."""
+        """Launches the remaining buckets, and waits for all."""
         try:
             while self.launched < len(self.buckets):
                 self.launch_next()

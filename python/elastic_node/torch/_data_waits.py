@@ -1,4 +1,5 @@
-"""How long the training thread waits in torch's `DataLoader`, for the bucket `data` of goodput. Called once, by the package."""
+"""Measures the time that the training thread waits in torch's `DataLoader`, for the bucket `data` of goodput. Called
+once, by the package."""
 
 from __future__ import annotations
 

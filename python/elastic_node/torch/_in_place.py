@@ -1,7 +1,7 @@
 """Tensors of a commit, copied straight into the memory of the modules and optimisers that have them already. `TorchState` calls it.
 
-A module's state is then in memory twice, as the live state and as the commit, also while it is taken over: the memory of a third
-copy, which the system would have to find first, is what a resume of a large state waits for.
+A module's state is then in memory twice, as the live state and as the commit, also while it is taken over. A third
+copy would slow the resume of a large state, since the system would have to find its memory first.
 
 The holder still loads what it is given (`load_state_dict`), hooks included: it is given its own tensors, which have the commit's
 content by then."""
@@ -50,7 +50,7 @@ def fill(content: Dict[str, Any], holders: Dict[str, Any]) -> int:
 
 
 class _Found(NamedTuple):
-    """A value in a dictionary or a list, and what stands in the same place of live content."""
+    """A value in a dictionary or a list, and the value in the same place of live content."""
 
     container: Any
     key: Any

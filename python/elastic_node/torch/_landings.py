@@ -1,5 +1,5 @@
-"""Threads on which what follows an operation happens: callbacks of torch's futures may launch collectives and wait for
-them, so they cannot be on the collectives' thread, nor wait behind each other. `_process_group` puts them here."""
+"""Threads for the follow-up of operations. Callbacks of torch's futures may launch collectives and wait for them, so
+they cannot be on the collectives' thread, nor wait behind each other. `_work` puts them here."""
 
 from __future__ import annotations
 

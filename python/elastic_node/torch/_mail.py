@@ -29,7 +29,7 @@ _FAREWELL = -1
 #: Maximum time that the interpreter's exit waits for a pair that forms, in seconds.
 _EXIT_WAIT_S = 5.0
 
-#: How a mailbox forms the group by which the first rank sends to the second.
+#: Forms the group by which the first rank sends to the second, for a mailbox.
 MakePair = Callable[[int, int], _native.Group]
 
 
@@ -269,7 +269,8 @@ class _Incoming:
             self._guarded(self._await_header)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Takes a step on a thread that nobody waits for: what is raised there would be lost, and the receives would hang."""
+        """Takes a step on a thread that nobody waits for: an exception there would be lost, and the receives would
+        hang."""
         try:
             step()
         except Exception as error:

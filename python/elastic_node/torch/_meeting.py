@@ -1,5 +1,5 @@
-"""Where the ranks of a process group exchange addresses and secrets, to form a group of ours. Called by `_backend`, and by
-`_mail` for pairs of ranks."""
+"""The exchange of addresses and secrets between the ranks of a process group, to form a group of ours. Called by
+`_backend`, and by `_mail` for pairs of ranks."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def store_of_job(timeout: timedelta) -> Optional[dist.Store]:
 
 
 def _own_address() -> str:
-    """Where the other ranks reach this one: as its agent says, else on the way to the driver, or to stock torchrun's
-    master."""
+    """The address at which the other ranks reach this one: the one that its agent says, else the one on the way to
+    the driver, or to stock torchrun's master."""
     told = os.environ.get("ELASTIC_DATA_ADDRESS")
     if told:
         return told

@@ -36,7 +36,7 @@ def monitored_barrier(store: dist.Store, rank: int, size: int, timeout: timedelt
 
 
 def _missing(store: dist.Store, size: int, timeout: timedelta, wait_all_ranks: bool) -> Optional[str]:
-    """Which ranks did not come, in gloo's words; none if all did."""
+    """The ranks that did not come, in gloo's words; None if all did."""
     deadline = time.monotonic() + timeout.total_seconds()
     milliseconds = round(timeout.total_seconds() * 1000)
     missing: List[int] = []

@@ -86,7 +86,7 @@ class _Distributed:
             self._skips = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes add up before a step, from now on."""
+        """Sets the number of backward passes that add up before a step, from now on."""
         self._reducer.set_passes(passes)
 
     @property
@@ -150,7 +150,7 @@ class _Distributed:
 
     @_Method
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """As the optimiser's. What the backward pass has counted is forgotten."""
+        """As the optimiser's. The backward pass's counts are forgotten."""
         self._reducer.reset()
         self._is_synchronized = False
         super(type(self), self).load_state_dict(state_dict)  # type: ignore[misc]
@@ -159,7 +159,7 @@ class _Distributed:
 if TYPE_CHECKING:
 
     class ReducingOptimizer(torch.optim.Optimizer):
-        """What `DistributedOptimizer` returns: an optimiser of the class given, with these methods more."""
+        """The result of `DistributedOptimizer`: an optimiser of the given class, with these additional methods."""
 
         _reducer: Union[Reducer, ShardReducer]
         _is_synchronized: bool

@@ -1,5 +1,5 @@
-"""`ProcessGroupElastic`: torch's process group over a group of ours. What torch calls, of any version since 2.5, is
-here under the names that it has had."""
+"""`ProcessGroupElastic`: torch's process group over a group of ours. It has the methods that torch calls, of any
+version since 2.5, under the names that torch has had for them. `_backend` makes it."""
 
 # Torch's C++ calls the overloads that are here, and by place; parameters have plainer names here.
 # pyright: reportIncompatibleMethodOverride=false
@@ -23,13 +23,13 @@ from ._monitor import monitored_barrier
 from ._work import AllOf, Work
 
 #: Number of works that are kept alive here, the latest ones: torch does not hold their Python side, and would wait
-#: for ever for one that was freed. Those that are not done are held by what will call their `landed`.
+#: for ever for one that was freed. Works that are not done are held by the callers of their `landed`.
 _KEPT_MAX = 4096
 
 #: Called when an operation has ended, with its error.
 Done = Callable[[Optional[BaseException]], None]
 
-#: A send or receive of a batch: whether it is a send, the peer, and what launches it.
+#: A send or receive of a batch: whether it is a send, the peer, and the function that launches it.
 _PeerToPeer = Tuple[bool, int, Callable[[], object]]
 
 
@@ -77,7 +77,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         return self
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
-        # Not the name that it was asked for by: torch's C++ takes what is called "gloo" for its own class.
+        # Not the name by which it was asked for: torch's C++ takes a backend named "gloo" for its own class.
         return "elastic"
 
     def name(self) -> str:
@@ -146,13 +146,13 @@ class ProcessGroupElastic(dist.ProcessGroup):
         return self._store
 
     def perform_nocolor_split(self, device: torch.device) -> None:
-        """What ranks do that are not in a new group: nothing, since the others do not ask them."""
+        """Called on ranks that are not in a new group. Does nothing, since the others do not ask them."""
 
     def eager_connect_single_device(self, device: torch.device) -> None:
         """Connects the ranks: they are, once the group has formed."""
 
     def shutdown(self) -> None:
-        """Ends sends and receives. The group is left by its owner: the generation, or whoever drops it."""
+        """Ends sends and receives. The owner of the group leaves it: the generation, or the program that drops it."""
         self._mailbox.close()
 
     def abort(self) -> None:
@@ -530,7 +530,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
 
 
 class _Landing:
-    """What the collectives' thread tells of an operation."""
+    """Receives the reports of the collectives' thread about an operation."""
 
     def __init__(self, work: Work) -> None:
         #: Called when it is on the stream of the group's GPU.
@@ -547,7 +547,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_dense(tensor: torch.Tensor, what: str) -> None:
-    """Refuses what has no dense memory, before anything of the message is on its way.
+    """Refuses a tensor without dense memory, before anything of the message is on its way.
 
     Raises:
         ValueError: the tensor has none.

@@ -1,7 +1,7 @@
 """Reductions that the collectives do not have, by operations that they have. `_process_group` calls it.
 
-A byte with a sign is summed and multiplied as one without, whose bits are the same; truth values are reduced by their least and
-greatest; complex numbers as pairs. What works on bits is folded here, from what all ranks have.
+A byte with a sign is summed and multiplied as one without, whose bits are the same. Truth values are reduced by their
+least and greatest, complex numbers as pairs. Bitwise reductions are folded here, from the data of all ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BITWISE: Dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "BXOR": torch.bitwise_xor,
 }
 
-#: What a reduction of truth values is; the sum of some is whether any is true, as it is with gloo.
+#: Reductions of truth values; the sum of some is whether any is true, as it is with gloo.
 _OF_TRUTHS: Dict[str, Op] = {"SUM": "max", "PRODUCT": "min", "MIN": "min", "MAX": "max", "BAND": "min", "BOR": "max"}
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -60,7 +60,7 @@ def name_of(options: Any) -> str:
 
 
 def is_folded(tensors: Sequence[torch.Tensor], name: str) -> bool:
-    """Whether what all ranks have is folded here.
+    """Whether the data of all ranks is folded here.
 
     Raises:
         ValueError: these elements have no such reduction.
@@ -79,7 +79,7 @@ def fold(parts: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def natively(memory: torch.Tensor, name: str) -> Reduction:
-    """How the collectives reduce a tensor's contiguous memory.
+    """The reduction of a tensor's contiguous memory by the collectives.
 
     Raises:
         ValueError: they do not.

@@ -32,12 +32,12 @@ from ._meeting import address_towards
 #: The variable with the socket at which a member reaches its handler.
 SOCKET = "ELASTIC_TORCHRUN_SOCKET"
 
-#: How long a torchrun that has finished waits for the others, in seconds.
+#: Most time that a torchrun that has finished waits for the others, in seconds.
 _FAREWELL_S = 30.0
 
 
 def creator() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """What torchrun asks the entry point for."""
+    """The entry point that torchrun calls for its rendezvous handler."""
     return ElasticRendezvousHandler
 
 

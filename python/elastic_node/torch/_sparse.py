@@ -25,7 +25,7 @@ def sparse_allreduce_async(
         op: `Average` (if nothing is said) or `Sum`.
 
     Returns:
-        What waits for the sum, and returns it as a sparse tensor, not coalesced. Its errors are those of `allreduce`.
+        A function that waits for the sum, and returns it as a sparse tensor, not coalesced. Its errors are those of `allreduce`.
 
     Raises:
         ValueError: a tensor that is not sparse; another reduction.

@@ -1,4 +1,4 @@
-"""`Work`: an operation that was launched, as torch knows it. Made by `_process_group` and `_mail`."""
+"""`Work`: a launched operation, in the form that torch knows. Made by `_process_group` and `_mail`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Work(dist.Work):
         return self._event is not None and self._began_on == threading.get_ident()
 
     def before_after(self, first: Callable[[], object]) -> None:
-        """Adds what is done first when the operation has ended."""
+        """Adds a function that runs first when the operation has ended."""
         then = self._after
 
         def both() -> None:
@@ -89,13 +89,13 @@ class Work(dist.Work):
             landings.put(self._land)
 
     def _land(self) -> None:
-        # What a future is given is recorded on the current stream.
+        # torch records the use of a future's result on the current stream.
         with self._on_stream():
             self._finish()
             self._landing.set_result(None)
 
     def _finish(self) -> None:
-        """What comes after the operation, once, whoever is there first."""
+        """Runs the operation's follow-up once, on the first thread that comes here."""
         with self._lock:
             after, self._after = self._after, None
             if after is not None and self._error is None:
@@ -152,7 +152,7 @@ class Work(dist.Work):
 
 
 class NotifiedWork(Work):
-    """An operation without a handle of the collectives: whoever ends it calls `landed`, on any thread."""
+    """An operation without a handle of the collectives: the code that ends it calls `landed`, on any thread."""
 
     def __init__(self, result: Sequence[torch.Tensor]) -> None:
         super().__init__(result)

@@ -39,7 +39,7 @@ def full_pipe():
 
 
 def full_stdout():
-    """As below a program that reads what is printed, and stands still. The agent itself never lets a pipe stay full."""
+    """Prints until its pipe is full, since the reader stands still. The agent itself never lets a pipe stay full."""
     reader = subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE)
     os.dup2(reader.stdin.fileno(), sys.stdout.fileno())
     while True:
@@ -91,7 +91,7 @@ def dead_child():
 
 
 def frozen_disk():
-    """A write to a disk that does not answer until the driver has named who waits for it."""
+    """A write to a disk that does not answer until the driver has named the worker that waits for it."""
     disk = os.environ["DISK"]
     with open(f"{disk}/file", "wb", buffering=0) as file:
         subprocess.run(["fsfreeze", "-f", disk], check=True)

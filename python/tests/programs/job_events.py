@@ -1,4 +1,5 @@
-"""The events of the job that a program of these tests runs in. Imported by the programs that wait for what the driver does."""
+"""The events of the job in which a program of these tests runs. Imported by programs that wait for an action of the
+driver."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""A worker that leaves before the end (`left`), or comes when training has ended (`late`), and what follows in its program."""
+"""A worker that leaves before the end (`left`), or comes when training has ended (`late`), and the code after that in
+its program."""
 
 import json
 import os

@@ -47,7 +47,7 @@ class Line(LightningModule):
 
 
 class Notes(Callback):
-    """Which samples were trained on in each epoch, on all ranks together, and by how many ranks each step was made."""
+    """Notes the samples trained on in each epoch, on all ranks together, and the number of ranks of each step."""
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         for part in en.allgather_object(batch[0].tolist()):

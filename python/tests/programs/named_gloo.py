@@ -75,6 +75,6 @@ kind = type(dist.group.WORLD).__name__
 print(kind, loss, flush=True)
 dist.destroy_process_group()
 if kind == "ProcessGroup":
-    # Threads of torch's own gloo may abort the process while the interpreter is finalized ("terminate called without an
-    # active exception", seen with stock torch 2.15 on busy machines). What is compared has been printed.
+    # Threads of torch's own gloo may abort the process while the interpreter is finalized ("terminate called without
+    # an active exception", seen with stock torch 2.15 on busy machines). The compared values have been printed.
     os._exit(0)

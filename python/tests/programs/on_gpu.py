@@ -9,7 +9,7 @@ from elastic_node._process_sets import global_process_set, group_of
 
 
 class Told:
-    """What the collectives' thread has told of an operation."""
+    """The reports of the collectives' thread about an operation."""
 
     def __init__(self) -> None:
         self.words: List[object] = []

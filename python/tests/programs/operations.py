@@ -47,7 +47,7 @@ assert en.broadcast(numpy.full(2, rank), root_rank=size - 1).tolist() == [size -
 assert en.broadcast_object({"from": rank}, root_rank=1) == {"from": 1}
 assert en.allgather_object("x" * rank) == ["x" * other for other in all_ranks]
 
-# What was launched is done in the order of launch, whatever is waited for first.
+# Launched operations are done in the order of launch, in whatever order they are waited for.
 number = float(rank)
 launched = [
     (en.allreduce_async(number, op=en.Sum), sum(all_ranks)),

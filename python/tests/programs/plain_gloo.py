@@ -14,7 +14,7 @@ from job_events import events
 
 
 def likely():
-    """The hangs that the driver takes to be likely. What is only possible, it may name while programs start."""
+    """The hangs that the driver takes to be likely. It may name merely possible ones while programs start."""
     return [event for event in events("worker_stalled") if event["grounds"]["sureness"] == "likely"]
 
 

@@ -25,7 +25,7 @@ def refused(**values):
 
 
 def shown():
-    """What the status shows of each rank."""
+    """The values that the status shows of each rank."""
     state = str(Path(os.environ["CONTROL"]) / "state")
     command = [os.environ["BINARY"], "status", "--json", "--state-dir", state]
     status = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,5 @@
-"""What trained wrong without a word: each case on every rank of a job. An argument names the case."""
+"""Programs that once trained wrong without any error: each case on every rank of a job. An argument names the
+case."""
 
 import json
 import sys

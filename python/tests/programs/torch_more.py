@@ -1,4 +1,4 @@
-"""What `torch.distributed` does beyond collectives of dense tensors: an argument names the case, on every rank."""
+"""Features of `torch.distributed` beyond collectives of dense tensors: an argument names the case, on every rank."""
 
 import gc
 import os

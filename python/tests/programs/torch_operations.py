@@ -1,4 +1,5 @@
-"""What torch.distributed can ask of a backend, against what it must give. torch before 2.14 needs the import."""
+"""Every operation that torch.distributed can ask of a backend, compared with its required result. torch before 2.14
+needs the import."""
 
 import os
 import time

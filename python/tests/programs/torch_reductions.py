@@ -14,9 +14,9 @@ elastic = dist.new_group(backend="elastic")
 rank, size = dist.get_rank(), dist.get_world_size()
 
 KINDS = ["int8", "uint8", "int32", "int64", "bool", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
-#: What has another width than gloo's, or no reduction there.
+#: Types of another width than gloo's, or without a reduction there.
 OF_OURS_ALONE = ["complex32"]
-#: Whether gloo has less than today's.
+#: Whether gloo of this torch has fewer reductions than today's.
 IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)
 INTEGERS = ["int8", "uint8", "int32", "int64", "bool"]
 
@@ -84,7 +84,7 @@ def layouts():
     for name in ("SUM", "MIN", "BXOR"):
         op = getattr(dist.ReduceOp, name)
         for of_one in (lambda it: it.reshape(2, 3).t(), lambda it: it[::2], lambda it: it[1:2], lambda it: it[:0]):
-            # Gloo reduces what lies between the elements of a tensor with gaps.
+            # Gloo also reduces the bytes between the elements of a tensor with gaps.
             of_gloo = all_reduced(of_one(numbers("int8")).contiguous(), op, None)
             check(name, of_gloo, all_reduced(of_one(numbers("int8")), op, elastic))
     whole = numbers("int64")
@@ -148,7 +148,7 @@ def channels_last():
 
 
 def unsendable():
-    """A tensor that cannot be sent is refused where it is sent, and what comes after it arrives."""
+    """A tensor that cannot be sent is refused at the send, and the messages after it arrive."""
     strange = {
         "meta": torch.zeros(3, device="meta"),
         "torch.sparse_coo": torch.eye(2).to_sparse(),

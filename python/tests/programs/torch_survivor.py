@@ -1,5 +1,5 @@
-"""Everything that a training has, in one `TorchState`. Rank 1 dies by kill -9 between the change of its weights and that
-of its counters, once; where each part is afterwards shows whether all went back together."""
+"""All parts of a training in one `TorchState`. Rank 1 dies by kill -9 between the change of its weights and that of
+its counters, once. The position of each part afterwards shows whether all went back together."""
 
 import json
 import os

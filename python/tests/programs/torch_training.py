@@ -55,6 +55,6 @@ if rank == 0:
     print(f"loss {float(total) / size!r} checksum {checksum!r}", flush=True)
 dist.destroy_process_group()
 if backend == "gloo":
-    # Threads of torch's own gloo may abort the process while the interpreter is finalized ("terminate called without an
-    # active exception", seen with stock torch 2.15 on busy machines). What is compared has been printed.
+    # Threads of torch's own gloo may abort the process while the interpreter is finalized ("terminate called without
+    # an active exception", seen with stock torch 2.15 on busy machines). The compared values have been printed.
     os._exit(0)

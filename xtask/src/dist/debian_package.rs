@@ -4,7 +4,7 @@ use xshell::{Shell, cmd};
 
 use super::release::{PROFILE, Platform, Release};
 
-/// Packs what is laid out for the program.
+/// Packs the laid-out files of the program.
 ///
 /// # Errors
 /// cargo-deb failed.

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: what a release consists of, made in `dist/`: programs, wheel, Debian package, bill of materials,
-//! checksums. `--twice` compares the bytes of two builds, and `--check` tries each of them where nothing else is
+//! `cargo xtask dist`: the parts of a release, made in `dist/`: programs, wheel, Debian package, bill of materials,
+//! checksums. `--twice` compares the bytes of two builds, and `--check` tries each part on a system with nothing else
 //! installed. Called by `main`, and through it by the release workflow.
 
 mod archive;

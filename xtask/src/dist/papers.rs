@@ -1,4 +1,5 @@
-//! What goes with the program: manual pages, completions, licences, and the bills of materials. Called by `dist`.
+//! The documents that go with the program: manual pages, completions, licences, and the bills of materials. Called by
+//! `dist`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,10 +23,10 @@ const DOCUMENTS: [&str; 3] = ["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 /// The packages whose dependencies are in a release: the program, and the Python module.
 const RELEASED: [&str; 2] = ["cli", "python"];
 
-/// What the licences of dependencies depend on.
+/// The inputs of the list of the dependencies' licences.
 const LICENCE_INPUTS: [&str; 3] = ["Cargo.lock", "packaging/about.toml", "packaging/about.hbs"];
 
-/// Lays out what is packed: `bin/` and `share/`, as below `/usr`.
+/// Lays out the contents of the packages: `bin/` and `share/`, as below `/usr`.
 ///
 /// # Errors
 /// A file cannot be made.

@@ -13,7 +13,7 @@ use crate::steps::root;
 /// The oldest glibc that the program runs with: that of manylinux2014, of 2012.
 pub(crate) const GLIBC: &str = "2.17";
 
-/// cargo's profile of what is released.
+/// cargo's profile of released programs.
 pub(crate) const PROFILE: &str = "dist";
 
 /// A release in the making.
@@ -22,15 +22,16 @@ pub(crate) struct Release {
     pub(crate) version: String,
     /// The commit's time, in seconds since 1970: that of every file in the release.
     pub(crate) epoch_s: String,
-    /// Where the finished files go: `dist`.
+    /// The folder of the finished files: `dist`.
     pub(crate) folder: PathBuf,
-    /// Where files lie before they are packed. The Debian package's list of files, in cli/Cargo.toml, names this folder.
+    /// The folder of files before they are packed. The Debian package's list of files, in cli/Cargo.toml, names this
+    /// folder.
     pub(crate) drafts: PathBuf,
     /// cargo's target folder. Its subfolder with the name of the profile is cargo's, too.
     pub(crate) builds: PathBuf,
 }
 
-/// What a program is built for: this machine's architecture, with one of two C libraries.
+/// The target of a build: this machine's architecture, with one of two C libraries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Platform {
     Glibc,
@@ -70,7 +71,7 @@ impl Release {
         [Platform::Glibc, Platform::Musl]
     }
 
-    /// The folder with what is packed for this platform: `bin/` and `share/`.
+    /// The folder with the files to pack for this platform: `bin/` and `share/`.
     pub(crate) fn package_of(&self, platform: Platform) -> PathBuf {
         self.drafts.join(match platform {
             Platform::Glibc => "package",
@@ -114,8 +115,8 @@ impl Release {
             .with_context(|| format!("there is no {begin}*{end} in {}", self.folder.display()))
     }
 
-    /// Sets, until the guards are dropped, what makes builds independent of this machine, its folders and the clock; and
-    /// puts the release's tools first on the path.
+    /// Sets, until the guards are dropped, the variables that make builds independent of this machine, its folders
+    /// and the clock, and puts the release's tools first on the path.
     ///
     /// # Errors
     /// The path to the tools cannot stand in PATH.

@@ -55,7 +55,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Installs what is missing.
+    /// Installs the missing tools.
     ///
     /// # Errors
     /// A tool cannot be installed.

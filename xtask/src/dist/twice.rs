@@ -1,4 +1,5 @@
-//! Whether the same commit gives the same bytes: a second build from nothing, in other folders. Called by `dist --twice`.
+//! The check that the same commit gives the same bytes: a second build from nothing, in other folders. Called by
+//! `dist --twice`.
 
 use anyhow::ensure;
 use xshell::Shell;

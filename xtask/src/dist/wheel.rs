@@ -1,5 +1,5 @@
-//! The wheel of the Python package, for manylinux2014: the native module, and what belongs to the program. Called by
-//! `dist`.
+//! The wheel of the Python package, for manylinux2014: the native module, the program, and the program's documents.
+//! Called by `dist`.
 
 use anyhow::ensure;
 use xshell::{Shell, cmd};

@@ -1,4 +1,4 @@
-//! What of a document in Markdown matters here: links, anchors of headings. Used by `docs`.
+//! The parts of a document in Markdown that are checked: links, anchors of headings. Used by `docs`.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 /// Parts of a document.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct DocumentParts {
-    /// Where its links and pictures lead, as they are written.
+    /// Targets of its links and pictures, as they are written.
     pub(crate) links: Vec<String>,
-    /// Where links find its headings.
+    /// Anchors of its headings.
     pub(crate) anchors: BTreeSet<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The entries of docs/troubleshooting.md: headings, each with a comment that names which errors it covers. Used by
-//! `messages`.
+//! The entries of docs/troubleshooting.md: headings, each with a comment that names the errors that it covers. Used
+//! by `messages`.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const COVERS: &str = "<!-- covers:";
 pub(super) struct TroubleEntry {
     /// Its heading.
     pub(super) title: String,
-    /// Where links find it.
+    /// Anchor of the heading, for links.
     pub(super) anchor: String,
     /// Types of errors, and files with texts of failures; folders of such files end with `/`.
     pub(super) covers: BTreeSet<String>,

@@ -41,7 +41,7 @@ pub(super) fn rows(text: &str) -> anyhow::Result<BTreeMap<String, EventRow>> {
 
 type Arm = (Vec<String>, TokenStream);
 
-/// The arms of the match in a function: names of variants, and what is made of them.
+/// The arms of the match in a function: names of variants, each with its result.
 fn arms(file: &syn::File, function: &str) -> anyhow::Result<Vec<Arm>> {
     let functions = file.items.iter().filter_map(|item| match item {
         Item::Fn(item) if item.sig.ident == function => Some(&item.block.stmts),

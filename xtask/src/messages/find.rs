@@ -6,7 +6,7 @@ use quote::ToTokens as _;
 use syn::visit::Visit;
 use syn::{Attribute, Expr, ExprCall, ExprMethodCall, ExprStruct, ImplItemFn, ItemFn, Macro};
 
-/// What a person may read.
+/// A text that is shown to people.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Message {
     pub(super) kind: MessageKind,
@@ -16,7 +16,7 @@ pub(super) struct Message {
     pub(super) owner: String,
 }
 
-/// Where a message is seen.
+/// The place in which a message is shown.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum MessageKind {
     /// As an error, or within one; `hint:` and `caused by:` lines, too.
@@ -50,7 +50,7 @@ struct MessageFinder<'a> {
     path: &'a str,
     /// The type whose definition is being read.
     owner: String,
-    /// Whether a function `hint` is being read, each of whose texts is one.
+    /// Whether a function `hint` is being read: each of its texts is a message.
     in_hint: bool,
     found: Vec<Message>,
 }

@@ -1,4 +1,4 @@
-//! What is found in a source file.
+//! Tests of the messages found in a source file.
 
 use super::*;
 

@@ -24,7 +24,7 @@ pub(crate) const SWITCH: &str = "@SWITCH@";
 /// Prefix of a comment that explains why the mutants of its line, and of the next, change nothing.
 pub(crate) const EQUIVALENT: &str = "// Equivalent mutant:";
 
-/// Functions without mutants: they make texts, or check what must hold anyway.
+/// Functions without mutants: they make texts, or check invariants.
 const SILENT_FUNCTIONS: [&str; 6] = ["fmt", "describe", "reason", "message", "check", "explain"];
 
 /// Traits without mutants: they define texts and wire formats.

@@ -29,7 +29,7 @@ impl MutantOutcome {
         self.found.keys().any(|kind| kind.is_oracle())
     }
 
-    /// Whether a rule or a test found the mutant, and not only a comparison with what is recorded.
+    /// Whether a rule or a test found the mutant, and not only a comparison with recorded runs.
     pub(crate) fn is_found_without_comparisons(&self) -> bool {
         self.found.keys().any(|kind| !kind.is_comparison())
     }

@@ -71,7 +71,7 @@ pub(crate) struct MutantsOptions {
     pub(crate) floor: f64,
 }
 
-/// Makes the mutants, runs them, and prints what found them.
+/// Makes the mutants, runs the suites against them, and prints the suites that found them.
 ///
 /// # Errors
 /// The copy cannot be compiled, a suite fails without a mutant, or a share is below its floor.

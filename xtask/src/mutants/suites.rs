@@ -91,7 +91,7 @@ impl SuiteKind {
         matches!(self, Self::Cores | Self::Restart | Self::Actors | Self::Training | Self::Store)
     }
 
-    /// Whether the suite compares with what is recorded: it sees a change, and not whether it is a mistake.
+    /// Whether the suite compares with recorded runs: it sees a change, and not whether it is a mistake.
     pub(crate) const fn is_comparison(self) -> bool {
         matches!(self, Self::Decisions | Self::States)
     }

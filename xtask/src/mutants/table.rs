@@ -40,7 +40,7 @@ impl MutantsRow {
         share(self.by_oracle, self.mutants)
     }
 
-    /// The share that rules and tests find, without the comparisons with what is recorded, in per cent.
+    /// The share that rules and tests find, without the comparisons with recorded runs, in per cent.
     pub(crate) fn share_without_comparisons(&self) -> f64 {
         share(self.without_comparisons, self.mutants)
     }

@@ -1,4 +1,5 @@
-//! The values that a function can return at once instead of doing its work, by its return type. Used by `find`.
+//! The values that a mutant of a function can return at once instead of doing its work, by its return type. Used by
+//! `find`.
 
 use syn::{GenericArgument, PathArguments, ReturnType, Type};
 

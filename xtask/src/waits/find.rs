@@ -37,7 +37,7 @@ pub(super) fn in_file(path: &str, text: &str) -> anyhow::Result<Vec<Wait>> {
 
 struct Finder<'a> {
     file: &'a str,
-    /// Names of the type, and of the constant, function or field, around what is visited.
+    /// Names of the type, and of the constant, function or field, around the visited code.
     scope: Vec<String>,
     found: Vec<Wait>,
 }
@@ -135,7 +135,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_field_value(&mut self, field: &'ast FieldValue) {
         match (&field.member, literal(&field.expr)) {
             (Member::Named(name), Some(value)) => {
-                // `impl Default for X` and `const A: X` say what the field is of.
+                // `impl Default for X` and `const A: X` name the field's type.
                 let mut of = self.scope.clone();
                 of.retain(|part| part != "default" && part != "new");
                 self.add(format!("{}.{name}", of.join("::")), value);

@@ -1,11 +1,11 @@
 //! The rows of docs/waits.md. Used by `waits`.
 
-/// What a duration is for.
+/// Purpose of a duration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WaitKind {
-    /// A wait ends at this time, whatever was waited for.
+    /// A wait ends at this time, whether or not the awaited event has come.
     Deadline,
-    /// Something is done this often, or put off for this long: what is waited for is the time itself.
+    /// Something is done at this interval, or put off for this time: the wait is for the time itself.
     Interval,
     /// A span that a decision looks at; nothing waits for its end.
     Span,

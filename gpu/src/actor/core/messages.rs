@@ -1,4 +1,5 @@
-//! Inputs and outputs of the core: numbers that stand for communicators and work, outputs, answers, outcomes.
+//! Inputs and outputs of the GPU actor's core, which the shell exchanges with it: numbers that stand for
+//! communicators and work, outputs, answers, outcomes.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub enum GpuWork {
         into: CommId,
         /// The communicator that it is derived from.
         parent: Option<CommId>,
-        /// How, and with which ranks.
+        /// The way to form it: for a shrink, with the parent's ranks that are left out.
         how: How,
         /// The rank in it.
         rank: u32,
@@ -38,23 +39,23 @@ pub enum GpuWork {
         world: u32,
         /// The generation: its abort ends the wait.
         stamp: Stamp,
-        /// Until when.
+        /// Deadline.
         due: Time,
     },
     /// Form a spare, by the meeting point of this number.
     FormSpare {
         /// Its number.
         into: CommId,
-        /// Which of the generation's spares.
+        /// Number of the spare among those of the generation.
         number: u32,
         /// The rank in it.
         rank: u32,
         /// Its number of ranks.
         world: u32,
-        /// Until when.
+        /// Deadline.
         due: Time,
     },
-    /// End what is under way.
+    /// End the operation under way in a communicator.
     Revoke(CommId),
     /// Begin to end it: that goes on beside other work.
     End(CommId),
@@ -88,7 +89,7 @@ pub enum GpuAnswer {
     Formed(Result<CommId, String>),
 }
 
-/// How work ended.
+/// End of a piece of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkOutcome {
     /// Done.
@@ -97,7 +98,7 @@ pub enum WorkOutcome {
     Failed(String),
 }
 
-/// How a generation ended at the training thread.
+/// State of a generation's communicator when the training thread left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
     /// No operation is under way.
@@ -106,10 +107,10 @@ pub enum Close {
     Broken,
 }
 
-/// How far a generation is, as the shell sees it.
+/// Progress of a generation, as the shell samples it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgressSample {
-    /// For how long the oldest operation has been under way, and which it is.
+    /// Time for which the oldest unfinished operation has been under way, and its name.
     pub oldest: Option<(Duration, String)>,
     /// The error that NCCL reported late.
     pub error: Option<String>,
@@ -124,6 +125,6 @@ pub struct CoreConfig {
     pub features: Features,
     /// Its version, as NCCL counts.
     pub version: u32,
-    /// How long an operation may take.
+    /// Time after which an operation counts as hung.
     pub operation_deadline: Duration,
 }

@@ -1,9 +1,9 @@
-//! The GPU actor's decisions, without I/O: which communicators exist, what happens to each when a generation
-//! ends, what the GPU's thread does next, and when something hangs. Communicators are numbers here; the shell has
-//! what they stand for.
+//! The GPU actor's decisions, without I/O: the set of communicators, their fate when a generation ends, the next work
+//! of the GPU's thread, and the detection of hangs. Communicators are numbers here. The shell, which calls this, maps
+//! the numbers to communicators.
 //!
-//! One piece of work is under way at a time. What the training thread waits for goes before spares that are formed
-//! in the background, and cancels one that is under way.
+//! One piece of work is under way at a time. Work that the training thread waits for goes before spares, which are
+//! formed in the background, and cancels a spare that is under way.
 
 mod messages;
 
@@ -19,16 +19,16 @@ pub use messages::{
     WorkOutcome,
 };
 
-/// Pieces of work that wait at most. What ends communicators is bounded by how many there are, and the training
-/// thread asks for one thing at a time.
+/// Most pieces of work that wait. The endings of communicators are bounded by the number of communicators, and the
+/// training thread asks for one thing at a time.
 pub const WORK_MAX: usize = 64;
 /// Spares at most, with those that are still to be formed.
 pub const SPARES_MAX: u32 = 8;
-/// How often progress is looked at while a generation runs.
+/// Interval at which progress is sampled while a generation runs.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(100);
-/// How much longer than its own deadline a piece of work may take before its thread is left behind.
+/// Time beyond its own deadline after which the thread of a piece of work is left behind.
 pub const GRACE: Duration = Duration::from_secs(2);
-/// How long ending, or revoking, a communicator may take.
+/// Most time for ending, or revoking, a communicator.
 pub const END_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ impl GpuCore {
         }
     }
 
-    /// The training thread forms a generation of these members: what can this one bring?
+    /// The training thread forms a generation of these members, and asks for this member's offer.
     pub fn handle_offer(
         &mut self,
         now: Time,
@@ -328,7 +328,7 @@ impl GpuCore {
         self.go_on(now);
     }
 
-    /// When [`GpuCore::handle_timeout`] is due.
+    /// Time at which [`GpuCore::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let job = self.job.as_ref().map(|job| job.due);
         [job, self.sample_due].into_iter().flatten().min()
@@ -339,7 +339,8 @@ impl GpuCore {
         self.outputs.pop_front()
     }
 
-    /// The generation is over here; what becomes of its communicator.
+    /// The generation is over here. Its communicator stays after an end in order. Otherwise it is revoked, or given
+    /// up if NCCL cannot revoke.
     fn stop_running(&mut self, close: Close) {
         let Some(stamp) = self.running.take() else { return };
         self.sample_due = None;
@@ -352,7 +353,7 @@ impl GpuCore {
             held.health = Health::Revoked;
             self.push(GpuWork::Revoke(comm), Waits::Revoke(comm));
         } else {
-            // Until it is aborted, the GPU hangs in what is under way.
+            // Until it is aborted, the GPU hangs in the operation under way.
             self.release_held();
         }
     }
@@ -388,7 +389,7 @@ impl GpuCore {
         self.queue.push_back((work, waits));
     }
 
-    /// Gives the GPU's thread what is next.
+    /// Gives the GPU's thread its next work.
     fn go_on(&mut self, now: Time) {
         if self.job.is_some() {
             if !self.queue.is_empty() {

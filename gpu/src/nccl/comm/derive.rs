@@ -1,4 +1,4 @@
-//! Communicators that come of others: split, shrunk, grown.
+//! Communicators that are derived from others: split, shrunk, grown. Called by the actor's jobs, and by groups.
 
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
@@ -45,8 +45,8 @@ impl Comm {
         Ok(Some(comm))
     }
 
-    /// Makes a communicator of the others: called by those who are not in `excluded`. Ranks close up. Nothing is under way
-    /// in the parent, or it was revoked.
+    /// Makes a communicator of the ranks that are not in `excluded`; each of these calls it. Ranks close up. Nothing
+    /// is under way in the parent, or it was revoked.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Comm {
         Ok(comm)
     }
 
-    /// Calls what makes a communicator out of this one, and waits until the parent is at rest.
+    /// Calls NCCL to make a communicator out of this one, and waits until the parent is at rest.
     fn derive(
         &self,
         call: &'static str,

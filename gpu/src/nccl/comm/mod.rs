@@ -1,5 +1,5 @@
-//! A communicator. Its calls never block for others (it is "non-blocking" in NCCL's words), and any thread may
-//! end it: NCCL wants that no thread is inside another call of it then, so calls and ends take turns.
+//! A communicator. Its calls never block for others (it is "non-blocking" in NCCL's words), and any thread may end
+//! it. NCCL demands that no thread is inside another call of it at that moment, so calls and ends take turns.
 //!
 //! Waits go by [`GpuPatience`], so that an abort word or a deadline ends each of them (G-9).
 
@@ -20,16 +20,16 @@ use super::patience::{CommError, EAGER_POLLS, GpuPatience, POLL_EVERY};
 use crate::cuda::{Device, Stream};
 use cudarc::nccl::sys::{ncclComm, ncclComm_t};
 
-/// How long a call waits for one that another thread is in. NCCL's calls return at once; one that does not is
-/// only freed by an abort, which waits as long, and then no more.
+/// Time for which a call waits for another thread's call. NCCL's calls return at once. One that does not is only
+/// freed by an abort, which waits just as long for it, and then no more.
 const CALL_PATIENCE: Duration = Duration::from_millis(150);
-/// How long an abort may take before its thread is left behind: with [`CALL_PATIENCE`] less than a second.
+/// Time after which the thread of an abort is left behind: with [`CALL_PATIENCE`] less than a second.
 const ABORT_PATIENCE: Duration = Duration::from_millis(800);
 
-/// How long NCCL's threads may take to end after a revoke: they look every 500 ms.
+/// Most time for NCCL's threads to end after a revoke: they look every 500 ms.
 const REVOKE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How a communicator is to end.
+/// The way to end a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommEnding {
     /// In good order: every rank takes part.
@@ -45,9 +45,9 @@ pub struct Maker {
     pub nccl: Arc<Nccl>,
     /// The GPU.
     pub device: Arc<Device>,
-    /// Where calls go that may not return.
+    /// Runs calls that may never return.
     pub reaper: Arc<Bounded>,
-    /// Where communicators are ended that nobody waits for.
+    /// Ends communicators for which nobody waits.
     pub endings: Arc<Bounded>,
 }
 
@@ -207,7 +207,7 @@ impl Comm {
         }
     }
 
-    /// Waits for what a call began.
+    /// Waits for the end of a call that was begun.
     fn settle(&self, call: &'static str, patience: &GpuPatience<'_>) -> Result<(), CommError> {
         patience.wait(call, || {
             let turn = self.shared.enter()?;
@@ -222,7 +222,7 @@ impl Comm {
         })
     }
 
-    /// Ends what is under way, here and at the others that do the same, and keeps the communicator for
+    /// Ends the operations under way, here and on the other ranks that do the same, and keeps the communicator for
     /// [`Comm::shrink`]. Does not wait for NCCL's own threads, which end later.
     ///
     /// # Errors
@@ -256,16 +256,17 @@ impl Comm {
         self.shared.ending.load(Ordering::Acquire)
     }
 
-    /// Ends it, from any thread; what is under way returns an error or is never done. Ends it once: further
-    /// calls do nothing. Takes less than a second, or leaves a thread behind ([`Stuck`]). To finish is a
-    /// collective call of all its ranks; where that fails or takes too long, it is aborted.
+    /// Ends it, from any thread: an operation under way returns an error or is never done. Ends it once: further
+    /// calls do nothing. Takes less than a second, or leaves a thread behind ([`Stuck`]). To finish is a collective
+    /// call of all its ranks; if that fails or takes too long, it is aborted.
     ///
     /// # Errors
     ///
     /// CUDA or NCCL refused, or the call is stuck. The communicator is gone all the same.
     #[expect(clippy::disallowed_methods, reason = "this is outside of the deterministic world")]
     pub fn end(&self, ending: CommEnding) -> Result<(), CommError> {
-        // The abort would wait for NCCL's threads, longer than it may take. Whatever comes of the wait, it is ended.
+        // The abort would wait for NCCL's threads, longer than it may take. It follows whether or not this wait
+        // succeeds.
         let patience = GpuPatience { due: Instant::now() + REVOKE_PATIENCE, stop: &|| None };
         let _ = self.settle_revoked(&patience);
         if ending == CommEnding::Finish && self.finish().is_ok() {
@@ -325,7 +326,8 @@ impl CommShared {
         Ok(Turn { shared: self, raw, _held: held })
     }
 
-    /// Takes the communicator away from everybody; what is returned ends it. `None`: somebody else has.
+    /// Takes the communicator away from all threads; the returned function ends it. `None`: another thread has taken
+    /// it.
     fn take(
         self: &Arc<Self>,
         ending: CommEnding,

@@ -62,7 +62,7 @@ struct Core {
     world: u32,
     abort: AtomicBool,
     revoked: AtomicBool,
-    /// Until when the threads of a revoked one take to end; NCCL's look every 500 ms.
+    /// Time at which the threads of a revoked one have ended; NCCL's look every 500 ms.
     settles: Mutex<Option<Instant>>,
     error: AtomicU32,
     under_way: AtomicU32,

@@ -1,5 +1,5 @@
-//! Trials of the files in `dist/` where nothing else is installed: in a minimal Debian, in an empty virtual environment and
-//! in a container. Called by `dist --check`.
+//! Trials of the files in `dist/` on systems with nothing else installed: in a minimal Debian, in an empty virtual
+//! environment and in a container. Called by `dist --check`.
 
 mod image;
 mod root;
@@ -16,7 +16,8 @@ use super::{print_sizes, sums};
 use crate::debian;
 use crate::steps::{root, skip, step};
 
-/// What every installed program must do: say its version, judge the machine, and run a job with two workers.
+/// Commands that every installed program must pass: print its version, judge the machine, and run a job with two
+/// workers.
 const USE_IT: &str = "elastic-node --version
 elastic-node doctor
 elastic-node run -n 2 -- true";
@@ -31,7 +32,7 @@ assert en.allreduce(en.rank() + 1, op=en.Sum) == 3
 /// Tries each file of the release.
 ///
 /// # Errors
-/// A file is missing, differs from its checksum, or does not do what it is for.
+/// A file is missing, differs from its checksum, or fails its trial.
 pub(crate) fn check(shell: &Shell, release: &Release) -> anyhow::Result<()> {
     step("checksums", || sums::check(shell, &release.folder))?;
     for component in [debian::DEBOOTSTRAP, debian::LINTIAN, debian::NSPAWN] {
@@ -75,7 +76,7 @@ fn package(shell: &Shell, release: &Release) -> anyhow::Result<()> {
     )
 }
 
-/// What Debian's checker of packages names as an error or a warning.
+/// Fails if lintian, Debian's checker of packages, reports an error or a warning.
 fn lintian(shell: &Shell, release: &Release) -> anyhow::Result<()> {
     let package = release.file("elastic-node_", ".deb")?;
     let tags = ["--fail-on", "error,warning", "--display-info", "--tag-display-limit", "0"];

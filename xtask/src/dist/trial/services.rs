@@ -1,5 +1,5 @@
-//! Whether the services of the Debian package do what they are for: a system with systemd is booted in a container, where a
-//! driver and an agent run a job, and the driver is killed. Called by the trials.
+//! The trial of the Debian package's services: a system with systemd is booted in a container, where a driver and an
+//! agent run a job, and the driver is killed. Called by the trials.
 
 use anyhow::ensure;
 use xshell::Shell;
@@ -7,7 +7,7 @@ use xshell::Shell;
 use super::root::TrialRoot;
 use crate::dist::release::Release;
 
-/// What runs in the booted system.
+/// Script of the trial in the booted system.
 const TRIAL: &str = include_str!("services.sh");
 
 /// The unit that runs it.
