@@ -22,7 +22,7 @@ port=29700
 export BYTES_MAX=${BYTES_MAX:-$((1 << 30))}
 parameters=${PARAMETERS:-67108864}
 profile=${PROFILE:-release}
-# How long one part may take.
+# Deadline of one part.
 limit_s=${LIMIT_S:-240}
 node=$PWD/target/$profile/elastic-node
 examples=target/$profile/examples
@@ -120,7 +120,7 @@ torch_tests() {
     ELASTIC_NODE_BINARY=$node python3 -m pytest -q --tb=short -rs python/tests/test_on_gpu.py
 }
 
-# What a commit of torch's CUDA tensors costs.
+# The cost of a commit of torch's CUDA tensors.
 torch_commit() {
     has_all torch elastic_node || return 0
     "$node" run -n 1 -- python3 bench/gpu_commit.py "$BYTES_MAX"

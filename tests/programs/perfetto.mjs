@@ -10,7 +10,7 @@ const [webDist, tracePath, ...queries] = process.argv.slice(2);
 const version = readdirSync(webDist).find((name) => /^v\d/.test(name));
 const folder = join(webDist, version);
 
-// What the bundle expects of a browser's worker; it refuses to run in Node unless this is a browser's page.
+// The names that the bundle expects in a browser's worker. It refuses to run in Node unless this is a browser's page.
 process.type = "renderer";
 globalThis.self = globalThis;
 globalThis.WorkerGlobalScope = class {};

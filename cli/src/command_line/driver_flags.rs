@@ -139,7 +139,7 @@ pub(crate) struct DriverFlags {
     /// any more [default: nothing is written]
     #[arg(long, env = "ELASTIC_CHECKPOINT", value_name = "FOLDER")]
     pub(crate) checkpoint: Option<PathBuf>,
-    /// How often one is saved: a time, or a number of commits such as 500 [default: 60s]
+    /// Interval between checkpoints: a time, or a number of commits such as 500 [default: 60s]
     #[arg(long, env = "ELASTIC_CHECKPOINT_EVERY", value_name = "TIME|COMMITS", value_parser = checkpoint_every)]
     pub(crate) checkpoint_every: Option<CheckpointEvery>,
     /// Checkpoints to keep [default: 3]
@@ -148,8 +148,8 @@ pub(crate) struct DriverFlags {
     /// Most that one worker writes a second, such as 200MiB [default: no bound]
     #[arg(long, env = "ELASTIC_CHECKPOINT_BANDWIDTH", value_name = "BYTES", value_parser = bytes)]
     pub(crate) checkpoint_bandwidth: Option<u64>,
-    /// What a job begins from whose workers hold no state: the newest whole checkpoint, the start, or the checkpoint in
-    /// this folder of a step [default: auto]
+    /// Source of the state if no worker holds one: `auto`, the newest whole checkpoint; `never`, none, so that the job
+    /// begins at its start; or the folder of a step, for its checkpoint [default: auto]
     #[arg(long, env = "ELASTIC_RESUME", value_name = "auto|never|FOLDER")]
     pub(crate) resume: Option<String>,
     /// How long a blacklisted host stays out, doubling from MIN to MAX [default: for ever]
@@ -176,7 +176,7 @@ pub(crate) struct DriverFlags {
     /// One log file per worker and incarnation, below this folder of each host
     #[arg(long, env = "ELASTIC_OUTPUT_DIR", value_name = "FOLDER")]
     pub(crate) output_dir: Option<PathBuf>,
-    /// What stands before each line of a worker: none, rank, or a text with {host}, {slot}, {rank} (- where a process outlives
+    /// Prefix of each line of a worker: none, rank, or a text with {host}, {slot}, {rank} (- where a process outlives
     /// a rank) and {time} [default: '[{host}:{slot}] ']
     #[arg(long, env = "ELASTIC_OUTPUT_PREFIX", value_name = "none|rank|TEXT", value_parser = output_prefix)]
     pub(crate) output_prefix: Option<OutputPrefix>,

@@ -20,7 +20,7 @@ use crate::process::{ADDRESS_FILE, StatusClient, TokenSource, default_state_dir}
 /// Flags of `explain`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExplainFlags {
-    /// What to explain: `last`, the last incident; `now`, what the job waits for; or the number of a generation that
+    /// Subject: `last`, the last incident; `now`, what the job waits for; or the number of a generation that
     /// ended
     #[arg(default_value = "last", value_name = "last|now|GENERATION")]
     question: AskedQuestion,

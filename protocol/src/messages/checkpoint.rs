@@ -21,7 +21,7 @@ pub struct CheckpointOrder {
     pub bytes_per_s: Option<u64>,
 }
 
-/// The checkpoint that a generation's root restores if no member holds a commit.
+/// The checkpoint that a generation's root restores: no member holds a commit, or only commits of an earlier generation.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CheckpointSource {
     /// The directory of checkpoints.

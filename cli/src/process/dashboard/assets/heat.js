@@ -23,7 +23,7 @@ class HeatMap {
       this.choose(null);
     });
     box.addEventListener("focus", () => {
-      // What a key has chosen is said; what comes each second is not.
+      // A choice by key is announced to screen readers; the change of every second is not.
       this.readout.ariaLive = "polite";
       this.choose(this.chosen || { row: 0, column: this.columns() - 1 });
     });

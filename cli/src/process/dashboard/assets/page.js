@@ -1,5 +1,5 @@
-// The job's page: takes the news of the driver and shows them. Whatever workers, hosts and scripts have said gets onto the
-// page as text, never as markup.
+// The job's page: takes the driver's news and shows them. Text of workers, hosts and scripts gets onto the page as text,
+// never as markup.
 "use strict";
 
 const EVENTS_SHOWN_MAX = 300;
@@ -215,7 +215,8 @@ function showOutput() {
   loadOutput();
 }
 
-// What comes after what is shown; of another worker with the same rank, and after too much at once, the end.
+// Loads the output that follows the shown part. For another worker with the same rank, and after too much at once, it
+// loads the end.
 async function loadOutput() {
   const shown = output;
   if (!shown || shown.isAsked || openName === null) return;
