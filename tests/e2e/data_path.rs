@@ -140,6 +140,29 @@ fn s_3_over_quic_a_cut_of_the_data_alone_ends_the_generation_within_the_same_dea
 }
 
 #[test]
+fn s_3_over_quic_a_path_that_drops_long_packets_ends_the_generation_within_its_deadline() {
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = job_over("quic", &network, "1", "8192");
+    // Below QUIC's least packet, which keep-alives and acknowledgements do not fill.
+    network.place(1).drop_longer_than(1_100);
+    network.place(2).drop_longer_than(1_100);
+    wait_for_silence_to_be_told(&mut job);
+}
+
+#[test]
+fn s_3_over_quic_a_firewall_that_drops_what_one_send_joins_ends_the_generation_within_its_deadline()
+{
+    let Some(network) = Network::enter(3) else { return };
+    let mut job = job_over("quic", &network, "1", "8192");
+    if !network.place(1).drop_datagrams_longer_than(1_300)
+        || !network.place(2).drop_datagrams_longer_than(1_300)
+    {
+        return;
+    }
+    wait_for_silence_to_be_told(&mut job);
+}
+
+#[test]
 fn s_3_over_quic_a_host_whose_data_path_stays_cut_is_left_out_after_one_more_attempt() {
     let Some(network) = Network::enter(3) else { return };
     let mut job = job_over("quic", &network, "1", "96");

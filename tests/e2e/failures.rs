@@ -316,6 +316,22 @@ fn x_15_a_rank_in_a_collective_of_its_own() {
 }
 
 #[test]
+fn x_15_hosts_whose_ranks_are_in_different_collectives_again_and_again_are_not_at_fault() {
+    let mut job = two_by_two(&[]);
+    for resets in 1..=4 {
+        job.control("extra-collective.1");
+        job.wait("a reset", |job| (job.events_of("reset_done").len() == resets).then_some(()));
+        job.wait_for_progress();
+    }
+    assert_eq!(job.events_of("host_unreachable"), [], "the path between them carries data");
+    assert_eq!(job.events_of("host_blacklisted"), []);
+    let cause = job.events_of("reset_decided").pop().expect("a reset")["cause"].to_string();
+    assert!(cause.contains("this rank is in"), "{cause}");
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
 fn x_2_an_agent_that_was_killed_is_missed_before_its_silence_is() {
     let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
     job.agent("a", 1);

@@ -117,9 +117,18 @@ impl Place {
     /// Drops packets that open a connection over TCP to this place, as a firewall does; those of its own pass. False where
     /// no firewall can be made.
     pub(crate) fn refuse_connections(&self) -> bool {
+        self.firewall("-A INPUT -p tcp --syn -j DROP")
+    }
+
+    /// Drops UDP datagrams to this place that are longer than `bytes`, as its firewall sees them: the ones of one send may
+    /// be a single long one there. False where no firewall can be made.
+    pub(crate) fn drop_datagrams_longer_than(&self, bytes: u32) -> bool {
+        self.firewall(&format!("-A INPUT -p udp -m length --length {bytes}:65535 -j DROP"))
+    }
+
+    fn firewall(&self, rule: &str) -> bool {
         let mut command = Command::new("ip");
-        let rule = "iptables -A INPUT -p tcp --syn -j DROP";
-        command.args(["netns", "exec", &self.name]).args(rule.split(' '));
+        command.args(["netns", "exec", &self.name, "iptables"]).args(rule.split(' '));
         let output = command.stdin(Stdio::null()).output().expect("iproute2 is there");
         let stderr = String::from_utf8_lossy(&output.stderr);
         let is_made = output.status.success();

@@ -16,6 +16,7 @@ use quinn::{
 use socket2::Socket;
 use tokio::runtime::Handle;
 
+use super::delivery::Delivery;
 use super::handshakes::InboundHandshakes;
 use super::relay::{Unsent, relay};
 use super::session::QuicSession;
@@ -37,6 +38,8 @@ const ACCEPTED_MOST: usize = 512;
 const FIRST_PACKETS_MOST: usize = 256;
 /// Number of keep-alives of an idle connection within the time for which it may be silent.
 const SIGNS_OF_LIFE: u32 = 5;
+/// Bytes of reports on delivery that wait to be sent, or to be read. The oldest ones give way.
+const REPORTS_BYTES: usize = 8 << 10;
 /// Longest wait of a dropped endpoint until its peers have received everything.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -50,11 +53,13 @@ struct EndpointState {
     /// The event that is readable while streams wait.
     event: EventFd,
     /// The newest connection to each dialed address.
-    connections: Mutex<BTreeMap<SocketAddr, Connection>>,
+    connections: Mutex<BTreeMap<SocketAddr, (Connection, Arc<Delivery>)>>,
     handshakes: Arc<InboundHandshakes>,
     /// Connections of dialing peers that are not known to be authenticated, oldest first.
     strangers: Mutex<VecDeque<(Connection, Arc<QuicSession>)>>,
     unsent: Arc<Unsent>,
+    /// Silence after which a path counts as broken.
+    path_deadline: Duration,
 }
 
 /// A bound endpoint. Dropping it waits until its peers have received everything, at most two seconds.
@@ -84,7 +89,8 @@ impl Endpoint {
             .stream_receive_window(VarInt::from_u32(WINDOW_BYTES))
             .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES))
             .send_window(u64::from(WINDOW_BYTES))
-            .datagram_receive_buffer_size(None);
+            .datagram_receive_buffer_size(Some(REPORTS_BYTES))
+            .datagram_send_buffer_size(REPORTS_BYTES);
         let transport = Arc::new(transport);
         let mut server = ServerConfig::with_crypto(Arc::new(tls::server()?));
         let buffered = u64::from(STRANGER_WINDOW_BYTES);
@@ -105,6 +111,7 @@ impl Endpoint {
             handshakes: Arc::default(),
             strangers: Mutex::default(),
             unsent: Arc::default(),
+            path_deadline,
         });
         runtime.spawn(accept(endpoint.clone(), Arc::clone(&shared)));
         Ok(Endpoint { endpoint, shared, runtime })
@@ -122,11 +129,11 @@ impl Endpoint {
         let told = Arc::clone(&session);
         self.runtime.spawn(async move {
             match open(&endpoint, &shared, address).await {
-                Ok((connection, send, receive)) => {
-                    told.stands(connection);
+                Ok(Opened { connection, delivery, send, receive }) => {
+                    told.stands(connection, Arc::clone(&delivery));
                     // Bytes in the socket are lost with the connection; the training thread sees the end of the
                     // socket.
-                    let _ = carry(ours, send, receive, &shared).await;
+                    let _ = carry(ours, (send, receive), &delivery, &shared).await;
                 }
                 Err(why) => told.failed(why),
             }
@@ -186,6 +193,13 @@ impl EndpointState {
         true
     }
 
+    /// Exchanges reports on delivery over a new connection. Called on the thread of the connections.
+    fn watch(&self, connection: &Connection) -> Arc<Delivery> {
+        let delivery = Delivery::new(self.path_deadline);
+        Handle::current().spawn(Arc::clone(&delivery).exchange(connection.clone()));
+        delivery
+    }
+
     /// Records a peer that is not authenticated yet.
     fn remember(&self, connection: &Connection, session: &Arc<QuicSession>) {
         let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,14 +224,22 @@ fn own_end(socket: UnixStream) -> io::Result<Socket> {
 /// Relays between a stream and a socket of this process, until both have ended.
 async fn carry(
     socket: UnixStream,
-    send: SendStream,
-    receive: RecvStream,
+    (send, receive): (SendStream, RecvStream),
+    delivery: &Delivery,
     shared: &EndpointState,
 ) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let socket = tokio::net::UnixStream::from_std(socket)?;
-    relay(socket, send, receive, shared.unsent.one_more()).await;
+    relay(socket, send, receive, shared.unsent.one_more(), delivery).await;
     Ok(())
+}
+
+/// A stream that was opened, and its connection.
+struct Opened {
+    connection: Connection,
+    delivery: Arc<Delivery>,
+    send: SendStream,
+    receive: RecvStream,
 }
 
 /// Opens a stream to an address, over the existing connection or a new one.
@@ -225,19 +247,22 @@ async fn open(
     endpoint: &quinn::Endpoint,
     shared: &EndpointState,
     address: SocketAddr,
-) -> Result<(Connection, SendStream, RecvStream), String> {
+) -> Result<Opened, String> {
     let standing = {
         let mut all = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, connection| connection.close_reason().is_none());
+        all.retain(|_, (connection, _)| connection.close_reason().is_none());
         all.get(&address).cloned()
     };
-    let connection = match standing {
-        Some(connection) => connection,
+    let (connection, delivery) = match standing {
+        Some(standing) => standing,
         None => {
             let connecting = endpoint.connect(address, tls::NAME);
             let connecting = connecting.map_err(|error| format!("dialing {address}: {error}"))?;
             let connected = connecting.await;
-            connected.map_err(|error| format!("no QUIC connection to {address}: {error}"))?
+            let connection =
+                connected.map_err(|error| format!("no QUIC connection to {address}: {error}"))?;
+            let delivery = shared.watch(&connection);
+            (connection, delivery)
         }
     };
     let opened = connection.open_bi().await;
@@ -245,8 +270,8 @@ async fn open(
     // Only the acceptor needs a proof before it grants the full window; this side chose the address.
     connection.set_receive_window(VarInt::from_u32(WINDOW_BYTES));
     let mut all = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
-    all.insert(address, connection.clone());
-    Ok((connection, send, receive))
+    all.insert(address, (connection.clone(), Arc::clone(&delivery)));
+    Ok(Opened { connection, delivery, send, receive })
 }
 
 /// Accepts connections until the endpoint is closed.
@@ -261,16 +286,17 @@ async fn accept(endpoint: quinn::Endpoint, shared: Arc<EndpointState>) {
 
 /// Hands over the streams of one peer, until its connection ends.
 async fn serve(connection: Connection, shared: Arc<EndpointState>) {
-    let session = QuicSession::of(connection.clone());
+    let delivery = shared.watch(&connection);
+    let session = QuicSession::of(connection.clone(), Arc::clone(&delivery));
     shared.remember(&connection, &session);
-    while let Ok((send, receive)) = connection.accept_bi().await {
+    while let Ok(halves) = connection.accept_bi().await {
         let Ok((ours, theirs)) = UnixStream::pair() else { continue };
         let Ok(theirs) = own_end(theirs) else { continue };
         if shared.hand_over((theirs, Arc::clone(&session))) {
-            let shared = Arc::clone(&shared);
+            let (shared, delivery) = (Arc::clone(&shared), Arc::clone(&delivery));
             Handle::current().spawn(async move {
                 // Bytes in the socket are lost with the connection; the training thread sees the end of the socket.
-                let _ = carry(ours, send, receive, &shared).await;
+                let _ = carry(ours, halves, &delivery, &shared).await;
             });
         }
     }

@@ -10,6 +10,8 @@ use quinn::{RecvStream, SendStream, VarInt};
 use socket2::SockRef;
 use tokio::net::UnixStream;
 
+use super::delivery::Delivery;
+
 /// Bytes relayed at a time.
 const CHUNK: usize = 64 * 1024;
 
@@ -53,15 +55,32 @@ pub(super) async fn relay(
     send: SendStream,
     receive: RecvStream,
     sending: Sending,
+    delivery: &Delivery,
 ) {
-    join(carry_out(&socket, send, sending), carry_in(&socket, receive)).await;
+    let stream = VarInt::from(send.id()).into_inner();
+    delivery.streams().open(stream);
+    let counted = CountedStream { delivery, stream };
+    join(carry_out(&socket, send, sending, &counted), carry_in(&socket, receive, &counted)).await;
+    delivery.streams().close(stream);
 }
 
-async fn carry_out(socket: &UnixStream, mut send: SendStream, sending: Sending) {
+/// A stream whose bytes are counted.
+struct CountedStream<'a> {
+    delivery: &'a Delivery,
+    stream: u64,
+}
+
+async fn carry_out(
+    socket: &UnixStream,
+    mut send: SendStream,
+    sending: Sending,
+    counted: &CountedStream<'_>,
+) {
     let mut bytes = vec![0; CHUNK];
     loop {
         match read(socket, &mut bytes).await {
             Ok(count) if count > 0 => {
+                counted.delivery.streams().wrote(counted.stream, count);
                 if send.write_all(&bytes[..count]).await.is_err() {
                     // The peer takes no more bytes, or is gone: this end takes no more either.
                     shut(socket, Shutdown::Read);
@@ -81,14 +100,16 @@ async fn carry_out(socket: &UnixStream, mut send: SendStream, sending: Sending) 
     drop(sending);
 }
 
-async fn carry_in(socket: &UnixStream, mut receive: RecvStream) {
+async fn carry_in(socket: &UnixStream, mut receive: RecvStream, counted: &CountedStream<'_>) {
     // An error is the connection's end: the training thread sees it as the end of the stream.
     while let Ok(Some(chunk)) = receive.read_chunk(CHUNK, true).await {
+        counted.delivery.streams().arrived(counted.stream, chunk.bytes.len());
         if write_all(socket, &chunk.bytes).await.is_err() {
             // The training thread has left; an error of `stop` means that the stream has ended anyway.
             let _ = receive.stop(VarInt::from_u32(0));
             break;
         }
+        counted.delivery.streams().taken(counted.stream);
     }
     shut(socket, Shutdown::Write);
 }

@@ -3,9 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use quinn::{Connection, ConnectionError, VarInt};
 
+use super::delivery::Delivery;
 use super::endpoint::WINDOW_BYTES;
 
 /// Separates this exported secret from all other uses of a TLS session.
@@ -26,25 +28,33 @@ pub(crate) struct SessionTraffic {
     pub(crate) sent: u64,
 }
 
+/// An established connection.
+#[derive(Debug)]
+struct EstablishedSession {
+    connection: Connection,
+    binding: TlsBinding,
+    delivery: Arc<Delivery>,
+}
+
 /// The connection of a stream, once it is established; or the reason why it is not.
 #[derive(Debug, Default)]
 pub(crate) struct QuicSession {
-    state: OnceLock<Result<(Connection, TlsBinding), String>>,
+    state: OnceLock<Result<EstablishedSession, String>>,
     welcome: AtomicBool,
 }
 
 impl QuicSession {
     /// The session of an established connection.
-    pub(super) fn of(connection: Connection) -> Arc<QuicSession> {
+    pub(super) fn of(connection: Connection, delivery: Arc<Delivery>) -> Arc<QuicSession> {
         let session = QuicSession::default();
-        session.stands(connection);
+        session.stands(connection, delivery);
         Arc::new(session)
     }
 
-    pub(super) fn stands(&self, connection: Connection) {
+    pub(super) fn stands(&self, connection: Connection, delivery: Arc<Delivery>) {
         let mut binding = [0; BINDING_LENGTH];
         let exported = connection.export_keying_material(&mut binding, LABEL, &[]);
-        let state = exported.map(|()| (connection, binding));
+        let state = exported.map(|()| EstablishedSession { connection, binding, delivery });
         self.set(state.map_err(|_| "its TLS session exports no key".to_owned()));
     }
 
@@ -52,14 +62,14 @@ impl QuicSession {
         self.set(Err(why));
     }
 
-    fn set(&self, state: Result<(Connection, TlsBinding), String>) {
+    fn set(&self, state: Result<EstablishedSession, String>) {
         // Only the first state counts.
         let _ = self.state.set(state);
     }
 
     /// The number to which proofs are bound; none before the connection is established.
     pub(crate) fn binding(&self) -> Option<&TlsBinding> {
-        self.state.get()?.as_ref().ok().map(|(_, binding)| binding)
+        self.established().map(|session| &session.binding)
     }
 
     /// The reason why the connection is not established, if that is known.
@@ -76,14 +86,23 @@ impl QuicSession {
         Some(SessionTraffic { received: stats.udp_rx.datagrams, sent })
     }
 
+    /// Time for which bytes of a stream of the connection have been on their way and none has arrived.
+    pub(crate) fn still_for(&self) -> Duration {
+        self.established().map_or(Duration::ZERO, |session| session.delivery.still_for())
+    }
+
     /// Whether the connection has ended because its peer was silent for the path deadline.
     pub(crate) fn is_timed_out(&self) -> bool {
         let ended = self.connection().and_then(Connection::close_reason);
         matches!(ended, Some(ConnectionError::TimedOut))
     }
 
+    fn established(&self) -> Option<&EstablishedSession> {
+        self.state.get()?.as_ref().ok()
+    }
+
     fn connection(&self) -> Option<&Connection> {
-        self.state.get()?.as_ref().ok().map(|(connection, _)| connection)
+        self.established().map(|session| &session.connection)
     }
 
     /// Raises the window of an authenticated peer to what a group needs.

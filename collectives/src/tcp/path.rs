@@ -7,7 +7,7 @@
 //!
 //! QUIC: the connection's own timeout ends a silent one. It tells nothing before, and the end of a generation needs to
 //! know which paths are about to end so. Each end's thread answers whatever its training thread does, so any packet is
-//! a sign of life.
+//! a sign of life. A path that passes small packets alone shows by the peer's reports of the bytes that have arrived.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -84,8 +84,8 @@ impl PathWatch {
         UnackedBytes::of(socket).is_some_and(|flight| self.judge(flight, now, deadline))
     }
 
-    /// The same for a QUIC connection: whether it has ended by its own timeout, or has sent data that the peer must
-    /// answer and received nothing for at least `deadline`.
+    /// The same for a QUIC connection: whether it has ended by its own timeout, has sent data that the peer must answer
+    /// and received nothing for at least `deadline`, or has a stream of which nothing has arrived for as long.
     pub(super) fn is_session_dead(
         &mut self,
         session: &QuicSession,
@@ -94,7 +94,7 @@ impl PathWatch {
     ) -> bool {
         let is_overdue =
             session.traffic().is_some_and(|traffic| self.judge_session(traffic, now, deadline));
-        is_overdue || session.is_timed_out()
+        is_overdue || session.still_for() >= deadline || session.is_timed_out()
     }
 
     fn judge_session(&mut self, traffic: SessionTraffic, now: Instant, deadline: Duration) -> bool {

@@ -67,6 +67,11 @@ fn for_cause(cause: &ResetCause) -> Vec<String> {
             "the process of {worker} stood still while its host answered: a stop signal, a debugger, or a machine \
              that swaps"
         ),
+        ResetCause::PeerBroken { peer: None, .. } => {
+            "no connection is known to be at fault: the error says why the collective ended. Ranks in different \
+             collectives, or with other types or sizes, are a matter of the program"
+                .to_owned()
+        }
         ResetCause::PeerBroken { .. } => {
             "the connection between the two broke, and both processes may be well: the network between their hosts, \
              or --data-plane"

@@ -3,9 +3,12 @@
 
 use elastic_protocol::messages::{AgentToDriver, Ballot, Vote, WorkerToDriver};
 
-use super::World;
 use super::agents::AgentLife;
 use super::network::{LinkFrame, LinkOwner};
+use super::{MS, World};
+
+/// Delay of a message of an actor: it leaves with the next millisecond, and its content may be as old.
+const SENT_WITHIN_NS: u64 = 2 * MS;
 
 impl World {
     /// Checks the reports in a frame that a node sends.
@@ -144,7 +147,9 @@ impl World {
                     return complain(format!("attaches as process {pid}, and is {}", entry.pid()));
                 }
                 // Said while the generation went on, it is the commit with which that began. The one at rest follows.
-                if !active && program.is_at_rest() && *commit != saved {
+                let delay = if self.hub.is_some() { SENT_WITHIN_NS } else { 0 };
+                let was_at_rest = program.rested_at + delay <= self.now;
+                if !active && program.is_at_rest() && was_at_rest && *commit != saved {
                     return complain(format!(
                         "attaches with commit {commit:?}, and holds {saved:?}"
                     ));

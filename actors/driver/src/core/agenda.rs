@@ -37,6 +37,11 @@ impl Timetable {
         self.timers.set(at, timer);
     }
 
+    /// Moves the departure timers that are due to `to`.
+    pub(crate) fn put_off_departures(&mut self, due: Time, to: Time) {
+        self.timers.put_off_departures(due, to);
+    }
+
     /// Whether a timer should have fired more than `by` ago.
     pub(crate) fn is_late(&self, now: Time, by: Duration) -> bool {
         self.timers.next().is_some_and(|at| at + by < now)

@@ -257,9 +257,10 @@ impl DriverCore {
         broken.map(|(_, report)| report).collect()
     }
 
-    /// The host to leave out: one whose workers do not reach each other, the one in most of these pairs, and among
-    /// equals the one with the higher ranks (G-8).
-    /// Without it, enough members (`min_np`) and the highest commit (G-5) must be left.
+    /// The host of these pairs to leave out: one whose workers do not reach each other, the one in most broken paths
+    /// between hosts of these members, and among equals the one with the higher ranks (G-8). Paths that broke less often
+    /// count too: the first break ends a generation, so a host that reaches nobody is in one such pair at a time.
+    /// Without the host, enough members (`min_np`) and the highest commit (G-5) must be left.
     fn quarreller(&self, pairs: &[HostPair], members: &[WorkerId]) -> Option<HostName> {
         let needed = self.workers_needed() as usize;
         let best = members.iter().filter_map(|worker| self.roster.commit_order_of(worker)).max();
@@ -283,11 +284,16 @@ impl DriverCore {
         hosts
             .into_iter()
             .filter(|host| rank(host).is_some() && can_go(host))
-            .max_by_key(|host| {
-                let quarrels = pairs.iter().filter(|(one, other)| one == *host || other == *host);
-                (is_apart(host), quarrels.count(), rank(host))
-            })
+            .max_by_key(|host| (is_apart(host), self.quarrels_of(host, &rank), rank(host)))
             .cloned()
+    }
+
+    /// Number of broken paths between this host and others that have a `rank` among the members.
+    fn quarrels_of(&self, host: &HostName, rank: &impl Fn(&HostName) -> Option<usize>) -> usize {
+        let broken = self.quarrels.breaks.keys().filter(|(one, other)| {
+            (one == host || other == host) && rank(one).is_some() && rank(other).is_some()
+        });
+        broken.count()
     }
 
     fn warn_of_quarrel(&mut self, pairs: &[HostPair]) {

@@ -63,6 +63,7 @@ impl DriverCore {
         }
         let deadline = now + self.config.deadlines.judged_after_pause();
         self.round.restart_deadline(deadline, &mut self.agenda);
+        self.agenda.put_off_departures(now, deadline);
         self.begin_start_deadlines(now);
     }
 

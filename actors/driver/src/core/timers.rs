@@ -69,6 +69,17 @@ impl Timers {
         self.0.first().map(|(at, _)| *at)
     }
 
+    /// Moves the departure timers that are due to `to`.
+    pub(crate) fn put_off_departures(&mut self, due: Time, to: Time) {
+        let departs =
+            |(at, timer): &&(Time, Timer)| *at <= due && matches!(timer, Timer::Departure(_));
+        let departures: Vec<(Time, Timer)> = self.0.iter().filter(departs).cloned().collect();
+        for departure in departures {
+            self.0.remove(&departure);
+            self.0.insert((to, departure.1));
+        }
+    }
+
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
         if self.next()? > now {
             return None;

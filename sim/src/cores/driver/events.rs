@@ -299,6 +299,13 @@ impl World {
         }
         let began = self.reset_decided_at();
         let acknowledged = self.oracle.acknowledged(self.driver.job);
+        if reason == "its slot is not used any more"
+            && self.is_held_by_a_member(process, acknowledged)
+        {
+            // It is dismissed while others hold the commit. The order cannot be taken back, whenever it arrives.
+            self.processes[process as usize].put_out_by = Some(life);
+            return Ok(());
+        }
         let holds = |process: &SimulatedProcess| {
             process.stays()
                 && process.job == self.driver.job

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Cluster;
-use super::cluster::silence;
+use super::cluster::{lost, silence};
 use super::failures::{forming_with_a_mute_member, two_by_two};
 
 const ELASTIC: Duration = Duration::from_secs(5);
@@ -47,6 +47,19 @@ fn who_is_late_for_an_interrupt_is_evicted_once_however_many_deadlines_passed_du
     assert_eq!(cluster.stops_of(&mute), 0);
     cluster.pass(PATIENCE);
     assert_eq!(cluster.stops_of(&mute), 1);
+}
+
+#[test]
+fn g_5_a_worker_whose_session_was_lost_may_come_back_although_its_grace_period_passed_in_the_pause()
+{
+    let mut cluster = two_by_two(|_| {});
+    let first = cluster.worker("a", 0);
+    cluster.worker_link(&first, lost());
+    go_on_after_pause(&mut cluster);
+    cluster.pass(PATIENCE - MOMENT);
+    assert_eq!(cluster.stops_of(&first), 0, "its attach may be unread");
+    cluster.pass(2 * MOMENT);
+    assert_eq!(cluster.stops_of(&first), 1);
 }
 
 #[test]

@@ -132,6 +132,23 @@ fn who_quarrels_with_most_is_left_out() {
 }
 
 #[test]
+fn g_8_a_host_that_reaches_nobody_is_left_out_and_not_the_one_whose_path_to_it_broke_most_often() {
+    let mut cluster = of(&["a", "b", "c", "d"], 2);
+    cluster.break_between("d", "a");
+    let cut_off = cluster.worker("a", 0);
+    for other in ["b", "c", "d"] {
+        let reporter = cluster.worker(other, 0);
+        cluster.accuse(&reporter, &cut_off);
+    }
+    cluster.settle();
+    cluster.pass(Duration::from_secs(1));
+    assert!(cluster.failed_hosts.is_empty());
+    cluster.break_between("d", "a");
+    assert_eq!(cluster.failed_hosts, [host("a")]);
+    assert_eq!(cluster.sizes.last(), Some(&6));
+}
+
+#[test]
 fn who_only_passes_a_report_on_is_no_witness_and_its_host_has_no_part_in_the_quarrel() {
     let mut cluster = of(&["a", "b", "c", "d"], 2);
     for _ in 0..3 {

@@ -43,15 +43,16 @@ impl Blame {
         }
     }
 
-    /// The blame for the failure of a collective.
+    /// The blame for the failure of a collective. A mismatch is nobody's fault: either rank may be in the wrong
+    /// operation, and the path between the two carries data.
     fn of(error: &CollectiveError) -> Self {
         match error {
             CollectiveError::PeerLost { rank, source: PeerLoss::Reported { by } } => {
                 Self::Reported { rank: *rank, by: *by }
             }
-            CollectiveError::PeerLost { rank, .. }
-            | CollectiveError::Protocol { rank, .. }
-            | CollectiveError::Mismatch { rank, .. } => Self::Peer(*rank),
+            CollectiveError::PeerLost { rank, .. } | CollectiveError::Protocol { rank, .. } => {
+                Self::Peer(*rank)
+            }
             CollectiveError::DeadlinePassed { waiting_for, .. } => {
                 waiting_for.first().map_or(Self::Unknown, |rank| Self::Peer(*rank))
             }
@@ -229,6 +230,8 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use elastic_collectives::wire::{FrameHeader, OperationKind, OperationSignature};
+
     use super::*;
 
     #[test]
@@ -241,5 +244,25 @@ mod tests {
         let broken = |source| FormError::from(lost(source));
         assert_eq!(Blame::of_forming(&broken(PeerLoss::Reported { by: 1 })).told_by(), Some(1));
         assert_eq!(Blame::of_forming(&broken(PeerLoss::Died)), Blame::Peer(3));
+    }
+
+    #[test]
+    fn x_15_ranks_in_different_collectives_blame_nobody() {
+        let operation = OperationSignature {
+            kind: OperationKind::AllReduce,
+            data_type: None,
+            reduce_op: None,
+            root: None,
+            bytes: 80,
+        };
+        let header = FrameHeader { generation: 1, sequence: 46, operation };
+        let error = CollectiveError::Mismatch {
+            operation: OperationKind::AllReduce,
+            sequence: 46,
+            rank: 3,
+            ours: Box::new(header),
+            theirs: Box::new(header),
+        };
+        assert_eq!(Blame::of(&error), Blame::Unknown);
     }
 }
