@@ -235,6 +235,24 @@ impl Place {
         ip(&format!("-n {} link set lo {state}", self.name)).expect("each place has one");
     }
 
+    /// Lets sockets of this place be bound to addresses of other places, as machines with keepalived or HAProxy do.
+    pub(crate) fn let_bind_any_address(&self) {
+        ip(&format!("netns exec {} sysctl -q -w net.ipv4.ip_nonlocal_bind=1", self.name))
+            .expect("Debian's procps");
+    }
+
+    /// Takes a UDP port of this place's address until the holder is dropped.
+    pub(crate) fn hold_udp_port(&self, port: u16) -> PortHolder {
+        let Self { address, .. } = self;
+        self.hold(&format!(
+            "import socket, time
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+taken.bind(('{address}', {port}))
+print('taken', flush=True)
+time.sleep(600)"
+        ))
+    }
+
     /// Leaves this place 16 ports for sockets that ask for any, half of them taken for UDP until the holder is
     /// dropped.
     pub(crate) fn leave_few_ports(&self) -> PortHolder {
@@ -245,9 +263,14 @@ for number, each in enumerate(taken):
     each.bind(('0.0.0.0', 40000 + number))
 print('taken', flush=True)
 time.sleep(600)";
+        self.hold(PROGRAM)
+    }
+
+    /// Runs a Python program at this place that says when it has taken its ports.
+    fn hold(&self, holding: &str) -> PortHolder {
         let [program, namespace] = self.wrapper().try_into().expect("two words");
         let mut command = Command::new(program);
-        command.args([&namespace, "python3", "-c", PROGRAM]).stdin(Stdio::null());
+        command.args([&namespace, "python3", "-c", holding]).stdin(Stdio::null());
         let mut holder = command.stdout(Stdio::piped()).spawn().expect("Python is installed");
         let stdout = holder.stdout.take().expect("it is piped");
         let mut line = String::new();

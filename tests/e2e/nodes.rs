@@ -151,6 +151,86 @@ fn t_2_the_same_command_on_three_nodes_in_any_order_and_one_comes_late() {
     nodes.finish();
 }
 
+/// The line of a node that has the driver.
+const DRIVES: &str = "this node has a driver";
+
+impl Nodes {
+    fn drivers(&self) -> usize {
+        self.running.iter().filter(|(number, _)| self.stderr(*number).contains(DRIVES)).count()
+    }
+}
+
+#[test]
+fn t_2_nodes_that_can_bind_any_address_have_one_driver_at_the_head() {
+    let Some(network) = Network::enter(2) else { return };
+    let mut nodes = Nodes::new();
+    let head = endpoint(network.place(0));
+    let flags = ["--nnodes", "2", "--rdzv-endpoint", &head];
+    let secret = [("ELASTIC_TOKEN", "a long random text of all nodes")];
+    for number in [1, 0] {
+        network.place(number).let_bind_any_address();
+        nodes.start(number, network.place(number), &flags, &secret);
+    }
+    assert_met(&nodes.met(2));
+    assert_eq!(nodes.drivers(), 1, "{}", nodes.describe());
+    assert!(nodes.stderr(0).contains(DRIVES), "{}", nodes.describe());
+    nodes.finish();
+}
+
+#[test]
+fn t_2_of_two_commands_on_the_head_s_machine_one_drives() {
+    let Some(network) = Network::enter(1) else { return };
+    let mut nodes = Nodes::new();
+    let head = endpoint(network.place(0));
+    let flags = ["--nnodes", "2", "--rdzv-endpoint", &head];
+    let secret = [("ELASTIC_TOKEN", "a long random text of all nodes")];
+    for number in [0, 1] {
+        nodes.start(number, network.place(0), &flags, &secret);
+    }
+    assert_met(&nodes.met(2));
+    assert_eq!(nodes.drivers(), 1, "{}", nodes.describe());
+    nodes.finish();
+}
+
+#[test]
+fn s_2_a_stranger_on_the_head_s_port_is_named_and_the_job_trains_once_it_has_left() {
+    let Some(network) = Network::enter(2) else { return };
+    let mut nodes = Nodes::new();
+    let stranger = network.place(0).hold_udp_port(29_400);
+    let head = endpoint(network.place(0));
+    let flags = ["--nnodes", "3", "--rdzv-endpoint", &head];
+    let secret = [("ELASTIC_TOKEN", "a long random text of all nodes")];
+    // Two commands on the head's machine, of which one becomes the driver.
+    for (number, place) in [(0, 0), (1, 0), (2, 1)] {
+        nodes.start(number, network.place(place), &flags, &secret);
+    }
+    let is_warned = |number| nodes.stderr(number).contains(&format!("port of {head} is in use"));
+    wait_until("the warnings", || (is_warned(0) && is_warned(1)).then_some(()));
+    assert!(!is_warned(2), "the port of the other node is free: {}", nodes.describe());
+    assert_eq!(nodes.drivers(), 0, "{}", nodes.describe());
+    drop(stranger);
+    assert_met(&nodes.met(3));
+    assert_eq!(nodes.drivers(), 1, "{}", nodes.describe());
+    assert!(!nodes.stderr(2).contains(DRIVES), "{}", nodes.describe());
+    nodes.finish();
+}
+
+#[test]
+fn g_9_a_stranger_that_keeps_the_head_s_port_is_waited_for_no_longer_than_join_timeout() {
+    let Some(network) = Network::enter(1) else { return };
+    let mut nodes = Nodes::new();
+    let _stranger = network.place(0).hold_udp_port(29_400);
+    let head = endpoint(network.place(0));
+    let flags = ["--nnodes", "2", "--rdzv-endpoint", &head, "--rdzv-conf", "join_timeout=3"];
+    nodes.start(0, network.place(0), &flags, &[("ELASTIC_TOKEN", "a long random text")]);
+    let (_, child) = &mut nodes.running[0];
+    let status = wait_until("its end", || child.try_wait().expect("ours"));
+    assert_eq!(status.code(), Some(1), "{}", nodes.describe());
+    let said = nodes.stderr(0);
+    assert!(said.contains(&format!("port of {head} is in use")), "{said}");
+    assert!(said.contains("give every node another port in --rdzv-endpoint"), "{said}");
+}
+
 #[test]
 fn t_2_a_secret_of_a_shared_home_of_a_file_or_of_the_job_s_name() {
     let Some(network) = Network::enter(2) else { return };

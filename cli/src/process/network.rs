@@ -1,12 +1,12 @@
-//! This host's interface to other hosts, and a free port for workers' own listeners. Called by [`agent`](super::agent),
-//! [`driver_address`](super::driver_address) and `doctor --join`.
+//! This host's interface to other hosts and its own addresses, and a free port for workers' own listeners. Called by
+//! [`agent`](super::agent), [`driver_address`](super::driver_address), [`node`](super::node) and `doctor --join`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, TcpListener};
 use std::ops::Range;
 
-use elastic_transport::network::{interface_addresses, is_link_local};
+use elastic_transport::network::{interface_addresses, ip_towards, is_link_local};
 use rand::Rng;
 
 use crate::command_line::CommandFailure;
@@ -16,6 +16,9 @@ const PORTS: Range<u16> = 20_000..32_768;
 
 /// Most ports that are tried.
 const TRIES_MAX: u32 = 64;
+
+/// The port to which a route is looked up; nothing is sent there.
+const DISCARD: u16 = 9;
 
 /// The address of an interface: its IPv4 address if it has one.
 pub(crate) fn ip_of(interface: &str) -> Option<IpAddr> {
@@ -29,6 +32,18 @@ pub(crate) fn ip_of(interface: &str) -> Option<IpAddr> {
 /// The interface that has this address.
 pub(crate) fn interface_of(ip: IpAddr) -> Option<String> {
     interface_addresses().into_iter().find(|(_, it)| *it == ip).map(|(name, _)| name)
+}
+
+/// Whether an address is one of this host's, at which others reach it. A socket that could be bound there does not say
+/// so: the kernel's `ip_nonlocal_bind` lets a socket have any address.
+pub(super) fn is_own(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    // The loopback's interface shows one of its addresses. An address of no interface is this host's, too, where a route
+    // makes it one: a packet to it comes from the same address.
+    ip.is_loopback()
+        || ip.is_unspecified()
+        || interface_of(ip).is_some()
+        || ip_towards((ip, DISCARD).into()).is_ok_and(|own| own == ip)
 }
 
 /// Refuses an interface that has no usable address.
@@ -76,6 +91,16 @@ mod tests {
         let name = interface_of(loopback).expect("a machine has a loopback");
         assert_eq!(ip_of(&name), Some(loopback));
         assert!(check_interface(&name).is_ok());
+    }
+
+    #[test]
+    fn t_2_a_host_s_own_addresses_are_those_of_its_interfaces_and_every_loopback() {
+        let own = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"];
+        let own = own.iter().map(|text| text.parse().expect("an address"));
+        let all = interface_addresses().into_iter().map(|(_, ip)| ip);
+        assert!(own.chain(all).all(is_own));
+        let documented = ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"];
+        assert!(!documented.iter().any(|text| is_own(text.parse().expect("an address"))));
     }
 
     #[test]

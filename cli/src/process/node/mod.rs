@@ -3,10 +3,11 @@
 //! has a driver, of which one acts. Called by `main`.
 
 mod beside;
+mod head;
 mod name;
 mod secret;
+mod taken_port;
 
-use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use elastic_transport::network::ip_towards;
 
 use self::beside::AgentFlags;
 pub(super) use self::beside::Beside;
+use self::head::bind_head;
 use self::name::unique_name;
 use self::secret::read_secret;
 pub(crate) use self::secret::read_secret_file;
@@ -43,7 +45,7 @@ pub(crate) fn run_node(mut plan: NodePlan, log: &str) -> Result<(), CommandFailu
     }
     let part = match &plan.driver.store {
         Some(_) => NodePart::Driver(own_address(&plan)?),
-        None => part_at_head(&plan)?,
+        None => bind_head(&plan)?.map_or(NodePart::Agent, NodePart::Driver),
     };
     let leads = !matches!(part, NodePart::Agent);
     let text = read_secret(&plan, leads)?;
@@ -107,58 +109,6 @@ struct Bound {
     /// The bound socket, held so that no other `run` of this machine takes the port.
     socket: Option<UdpSocket>,
     advertised: Option<String>,
-}
-
-/// Decides whether the driver is on this node: at the head's address, unless another `run` of this machine has bound
-/// it.
-fn part_at_head(plan: &NodePlan) -> Result<NodePart, CommandFailure> {
-    let head = plan.head.as_deref().unwrap_or_default();
-    if plan.rank.is_some_and(|rank| rank > 0) {
-        return Ok(NodePart::Agent);
-    }
-    let mut is_refused = None;
-    for address in resolve(head)? {
-        // The name of a machine often resolves to its own loopback, which no other machine reaches.
-        let is_own_name = address.ip().is_loopback() && !is_said_loopback(head);
-        let bind = match is_own_name {
-            true => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()),
-            false => address,
-        };
-        match UdpSocket::bind(bind) {
-            Ok(socket) => {
-                let own = ip_towards(ELSEWHERE).ok();
-                let own = own.map(|ip| SocketAddr::new(ip, address.port()));
-                let advertised = own.filter(|_| is_own_name).map(|own| own.to_string());
-                return Ok(NodePart::Driver(Bound {
-                    address: bind,
-                    socket: Some(socket),
-                    advertised,
-                }));
-            }
-            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(NodePart::Agent),
-            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
-                is_refused = Some((address, error));
-            }
-            Err(error) => {
-                return Err(error).failed(format!("the driver cannot listen at {bind}"));
-            }
-        }
-    }
-    match (plan.rank, is_refused) {
-        (Some(_), Some((address, error))) => {
-            let message = format!("node 0 is to be at {address}, which is no address of this host");
-            Err(CommandFailure::new(message)
-                .source(error)
-                .hint("give every node the address of the one with --node-rank 0"))
-        }
-        _ => Ok(NodePart::Agent),
-    }
-}
-
-/// Whether the head names the loopback itself, rather than a machine.
-fn is_said_loopback(head: &str) -> bool {
-    let host = head.rsplit_once(':').map_or(head, |(host, _)| host).trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok()
 }
 
 fn resolve(head: &str) -> Result<Vec<SocketAddr>, CommandFailure> {
