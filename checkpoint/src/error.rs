@@ -29,6 +29,16 @@ pub enum SaveError {
         /// The step's directory.
         directory: PathBuf,
     },
+    /// A part was removed while the checkpoint was made whole.
+    #[error(
+        "part {rank} was removed from {directory} by a later save: this one counts as given up"
+    )]
+    PartRemoved {
+        /// The writer.
+        rank: u32,
+        /// The step's directory.
+        directory: PathBuf,
+    },
     /// Two writers' parts are not of the same commit.
     #[error("part {rank} is of another commit than part 0: {what} differ")]
     PartsDiffer {
@@ -153,6 +163,26 @@ pub enum CheckpointLoadError {
         path: PathBuf,
         /// The defect.
         damage: Damage,
+    },
+    /// A checkpoint is later than the step to begin from, and cannot be set aside: the job would go on from it after a loss of
+    /// all workers.
+    #[error(
+        "the checkpoint {path} is of a later step than training is to begin from, and cannot be set aside; remove it or \
+         move it away, or give another folder (--checkpoint) and the path of the step (--resume)"
+    )]
+    InTheWay {
+        /// Its directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// There is no checkpoint, though the job has saved or loaded one.
+    #[error(
+        "there is no checkpoint in {path}, and this job has saved or loaded one: is that folder mounted on every host?"
+    )]
+    Gone {
+        /// The directory.
+        path: PathBuf,
     },
     /// A copy for other readers cannot be written.
     #[error("the copy cannot be written")]

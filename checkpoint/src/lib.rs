@@ -6,22 +6,27 @@
 //!
 //! A checkpoint is whole once its `manifest.json` exists. The manifest gets its name only when all data that it names is
 //! safe (`seal`), and loses it before any data is removed (`retain`). So a loss of power at any moment leaves the former
-//! checkpoint or the new one.
+//! checkpoint or the new one. What a save that fails leaves behind is removed (`remains`).
 //!
 //! Everything goes through one trait, [`FileSystem`]: another kind of store is another implementation of it.
 
 mod error;
 mod export;
 mod file_system;
+#[cfg(test)]
+mod interrupted;
 mod layout;
 mod manifest;
 mod memory_files;
 #[cfg(test)]
 mod objects;
 mod part;
+mod part_file;
 mod read;
+mod remains;
 mod retain;
 mod seal;
+mod set_aside;
 mod snapshot;
 mod stored;
 #[cfg(test)]
@@ -37,8 +42,9 @@ pub use self::part::{PartSummary, part_bytes, write_part};
 pub use self::read::{
     CheckpointCandidate, CheckpointSearch, LoadedCheckpoint, list, load, newest, verify,
 };
-pub use self::retain::{clear_partial, set_aside_after};
+pub use self::retain::clear_partial;
 pub use self::seal::{SealSummary, seal};
+pub use self::set_aside::{set_aside_after, set_aside_all_after};
 pub use self::snapshot::{CheckpointTensor, SaveAttempt, Snapshot};
 pub use self::stored::{OpenedCommit, StoredCommit};
 pub use safetensors::Dtype;

@@ -9,6 +9,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::SaveError;
 use crate::file_system::{FileSystem, SyncedWrite};
 use crate::manifest::{CHUNK_BYTES, FileRecord, PartRecord, TensorRecord, text};
+use crate::part_file::PartFileKind;
+use crate::remains::{clear_remains, discard};
 use crate::snapshot::{CheckpointTensor, SaveAttempt, Snapshot, divide, rest};
 use crate::{hex, step_directory};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -23,11 +25,12 @@ pub struct PartSummary {
 /// Bytes written at a time, between two calls of `pace`.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Writes the part of writer `rank`, and makes it safe. `pace` is called with the number of bytes that were written
-/// since the last call: it may wait, to bound the bandwidth, and it may give the save up with an error.
+/// Writes the part of writer `rank`, and makes it safe. Before that it removes what earlier attempts of this writer have left
+/// behind. `pace` is called with the number of bytes that were written since the last call: it may wait, to bound the
+/// bandwidth, and it may give the save up with an error.
 ///
 /// # Errors
-/// [`SaveError`]. Files that were written so far are left behind, without a manifest.
+/// [`SaveError`]. Files that were written so far are removed, if the file system allows that.
 pub fn write_part(
     files: &dyn FileSystem,
     directory: &Path,
@@ -37,63 +40,95 @@ pub fn write_part(
     pace: &mut dyn FnMut(usize) -> Result<(), SaveError>,
 ) -> Result<PartSummary, SaveError> {
     check(snapshot)?;
-    make_root(files, directory)?;
-    let root = directory;
-    let directory = directory.join(step_directory(attempt.step));
-    files.make_directory(&directory).map_err(SaveError::io("making the directory", &directory))?;
+    let names = make_root(files, directory)?;
+    clear_remains(files, directory, &names, attempt, rank);
+    let of_step = directory.join(step_directory(attempt.step));
+    files.make_directory(&of_step).map_err(SaveError::io("making the directory", &of_step))?;
+    let mut output = PartOutput { files, of_step: &of_step, made: Vec::new(), pace };
     // The directory's own name: a loss of power would take the part with it.
-    sync_directory(files, root)?;
-    let rest = rest(snapshot.tensors, snapshot.bytes.len());
-    let rest_bytes = rest.iter().map(|range| range.len()).sum();
-    let writer = if is_planted(Bug::PartOfAnotherRank) { 0 } else { rank };
-    let own = divide(snapshot.tensors, rest_bytes, attempt.world_size).swap_remove(writer as usize);
-    let mut record = PartRecord {
-        job: attempt.job.clone(),
-        step: attempt.step,
-        length: snapshot.bytes.len() as u64,
-        digest: hex(xxh3_64(snapshot.bytes)),
-        position: snapshot.position.clone(),
-        files: Vec::new(),
-        tensors: Vec::new(),
-        rest: None,
-    };
-    if !own.is_empty() {
-        let name = attempt.file("tensors", rank, "safetensors");
-        let own: Vec<&CheckpointTensor> =
-            own.iter().map(|index| &snapshot.tensors[*index]).collect();
-        let header = header(&own)?;
-        let mut file = PacedFile::create(files, &directory, name.clone(), pace)?;
-        file.write(&header)?;
-        for tensor in own {
-            record.tensors.push(TensorRecord {
-                name: tensor.name.clone(),
-                dtype: tensor.dtype,
-                shape: tensor.shape.clone(),
-                offset: tensor.offset as u64,
-                bytes: tensor.bytes() as u64,
-                file: name.clone(),
-                file_offset: file.written,
-            });
-            file.write(&snapshot.bytes[tensor.offset..tensor.offset + tensor.bytes()])?;
-        }
-        record.files.push(file.finish()?);
+    let written = sync_directory(files, directory)
+        .and_then(|()| output.write(attempt, rank, snapshot))
+        .and_then(|summary| sync_directory(files, &of_step).map(|()| summary));
+    if written.is_err() {
+        discard(files, &of_step, &output.made);
+        // Another writer's files keep it.
+        let _ = files.remove_directory(&of_step);
     }
-    if rank == 0 && rest_bytes > 0 {
-        let name = attempt.file("rest", rank, "bin");
-        let mut file = PacedFile::create(files, &directory, name.clone(), pace)?;
-        for range in rest {
-            file.write(&snapshot.bytes[range])?;
-        }
-        record.files.push(file.finish()?);
-        record.rest = Some(name);
+    written
+}
+
+/// The files of a part that is being written.
+struct PartOutput<'a> {
+    files: &'a dyn FileSystem,
+    of_step: &'a Path,
+    /// The names of the files that were made, or could not be.
+    made: Vec<String>,
+    pace: &'a mut dyn FnMut(usize) -> Result<(), SaveError>,
+}
+
+impl PartOutput<'_> {
+    fn create(&mut self, name: &str) -> Result<PacedFile<'_>, SaveError> {
+        self.made.push(name.to_owned());
+        PacedFile::create(self.files, self.of_step, name.to_owned(), self.pace)
     }
-    let bytes = record.files.iter().map(|file| file.bytes).sum();
-    let name = attempt.file("part", rank, "json");
-    let mut file = PacedFile::create(files, &directory, name, pace)?;
-    file.write(&text(&record))?;
-    file.finish()?;
-    sync_directory(files, &directory)?;
-    Ok(PartSummary { bytes })
+
+    fn write(
+        &mut self,
+        attempt: &SaveAttempt,
+        rank: u32,
+        snapshot: &Snapshot<'_>,
+    ) -> Result<PartSummary, SaveError> {
+        let rest = rest(snapshot.tensors, snapshot.bytes.len());
+        let rest_bytes = rest.iter().map(|range| range.len()).sum();
+        let writer = if is_planted(Bug::PartOfAnotherRank) { 0 } else { rank };
+        let own =
+            divide(snapshot.tensors, rest_bytes, attempt.world_size).swap_remove(writer as usize);
+        let mut record = PartRecord {
+            job: attempt.job.clone(),
+            step: attempt.step,
+            length: snapshot.bytes.len() as u64,
+            digest: hex(xxh3_64(snapshot.bytes)),
+            position: snapshot.position.clone(),
+            files: Vec::new(),
+            tensors: Vec::new(),
+            rest: None,
+        };
+        if !own.is_empty() {
+            let name = attempt.file(PartFileKind::Tensors, rank);
+            let own: Vec<&CheckpointTensor> =
+                own.iter().map(|index| &snapshot.tensors[*index]).collect();
+            let header = header(&own)?;
+            let mut file = self.create(&name)?;
+            file.write(&header)?;
+            for tensor in own {
+                record.tensors.push(TensorRecord {
+                    name: tensor.name.clone(),
+                    dtype: tensor.dtype,
+                    shape: tensor.shape.clone(),
+                    offset: tensor.offset as u64,
+                    bytes: tensor.bytes() as u64,
+                    file: name.clone(),
+                    file_offset: file.written,
+                });
+                file.write(&snapshot.bytes[tensor.offset..tensor.offset + tensor.bytes()])?;
+            }
+            record.files.push(file.finish()?);
+        }
+        if rank == 0 && rest_bytes > 0 {
+            let name = attempt.file(PartFileKind::Rest, rank);
+            let mut file = self.create(&name)?;
+            for range in rest {
+                file.write(&snapshot.bytes[range])?;
+            }
+            record.files.push(file.finish()?);
+            record.rest = Some(name);
+        }
+        let bytes = record.files.iter().map(|file| file.bytes).sum();
+        let mut file = self.create(&attempt.file(PartFileKind::Record, rank))?;
+        file.write(&text(&record))?;
+        file.finish()?;
+        Ok(PartSummary { bytes })
+    }
 }
 
 /// The bytes of a commit that writer `rank` writes, without headers and records.
@@ -106,24 +141,31 @@ pub fn part_bytes(snapshot: &Snapshot<'_>, world_size: u32, rank: u32) -> u64 {
     (arrays + if rank == 0 { rest_bytes } else { 0 }) as u64
 }
 
-/// Makes the directory of all checkpoints, and its name safe, if it does not exist yet.
-fn make_root(files: &dyn FileSystem, directory: &Path) -> Result<(), SaveError> {
-    let mut missing: Vec<&Path> = Vec::new();
+/// Makes the directory of all checkpoints, and its name safe, if it does not exist yet. Returns the names in it; none if it may
+/// not be read.
+fn make_root(files: &dyn FileSystem, directory: &Path) -> Result<Vec<String>, SaveError> {
+    let (mut missing, mut names): (Vec<&Path>, _) = (Vec::new(), Vec::new());
     for path in directory.ancestors() {
         match files.list(path) {
+            Ok(found) => {
+                if path == directory {
+                    names = found;
+                }
+                break;
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => missing.push(path),
             // A directory that may not be read is there.
             Err(error) if error.kind() != ErrorKind::PermissionDenied => {
                 return Err(SaveError::io("listing the directory", path)(error));
             }
-            _ => break,
+            Err(_) => break,
         }
     }
     for path in missing.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
         files.make_directory(path).map_err(SaveError::io("making the directory", path))?;
         sync_directory(files, path.parent().unwrap_or(Path::new("/")))?;
     }
-    Ok(())
+    Ok(names)
 }
 
 /// Makes the names in a directory safe.

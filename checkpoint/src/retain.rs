@@ -1,5 +1,5 @@
 //! Removal of old checkpoints, and of leftovers of failed saves. A checkpoint loses its manifest first. After a loss of
-//! power it is therefore partial, never damaged. Called by `seal`, and by a resume.
+//! power it is therefore partial, never damaged. Called by `seal`, and by a resume. What is later than a resume's step is set aside (`set_aside`).
 
 use std::io;
 use std::path::Path;
@@ -58,35 +58,6 @@ pub fn clear_partial(files: &dyn FileSystem, directory: &Path) -> Vec<String> {
     troubles
 }
 
-/// Renames the checkpoints after `step`: training goes on from `step` (none: from the beginning) and will write steps
-/// of the same numbers, with other content. Nothing is removed: to get them back, the user renames them. Returns their
-/// new names, and troubles, in words.
-pub fn set_aside_after(
-    files: &dyn FileSystem,
-    directory: &Path,
-    step: Option<u64>,
-) -> (Vec<String>, Vec<String>) {
-    let all = match files.list(directory) {
-        Ok(all) => all,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return (Vec::new(), Vec::new()),
-        Err(error) => return (Vec::new(), vec![unlisted(directory, &error)]),
-    };
-    let later = |name: &String| step_of(name).is_some_and(|other| Some(other) > step);
-    let (mut set_aside, mut troubles) = (Vec::new(), Vec::new());
-    for name in all.iter().filter(|name| later(name)) {
-        let number = (1..).find(|number| !all.contains(&aside(name, *number))).unwrap_or(1);
-        let new = aside(name, number);
-        match files.rename(&directory.join(name), &directory.join(&new)) {
-            Ok(()) => set_aside.push(new),
-            Err(error) => troubles.push(format!("{name} cannot be renamed: {error}")),
-        }
-    }
-    if !set_aside.is_empty() {
-        troubles.extend(files.sync_directory(directory).err().map(|error| error.to_string()));
-    }
-    (set_aside, troubles)
-}
-
 /// The names in a directory; none, and one more trouble, if it cannot be listed.
 fn names_in(
     files: &dyn FileSystem,
@@ -97,12 +68,8 @@ fn names_in(
     names.map_err(|error| troubles.push(unlisted(directory, &error))).ok()
 }
 
-fn unlisted(directory: &Path, error: &io::Error) -> String {
+pub(crate) fn unlisted(directory: &Path, error: &io::Error) -> String {
     format!("{} cannot be listed: {error}", directory.display())
-}
-
-fn aside(name: &str, number: u32) -> String {
-    format!("set-aside-{number}-{name}")
 }
 
 /// The steps that have a directory, in order.

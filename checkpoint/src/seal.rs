@@ -1,7 +1,7 @@
 //! Makes a checkpoint whole once all its parts are safe: collects the parts' records into the manifest, and gives the
 //! manifest its name. Called by one writer, at the driver's order.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use elastic_protocol::planted::{Bug, is_planted};
@@ -11,6 +11,7 @@ use crate::error::SaveError;
 use crate::file_system::FileSystem;
 use crate::manifest::{MANIFEST, MANIFEST_BYTES_MAX, Manifest, PartRecord, UNSEALED};
 use crate::part::{PacedFile, sync_directory};
+use crate::part_file::PartFileKind;
 use crate::retain::{retain, steps};
 use crate::snapshot::SaveAttempt;
 use crate::step_directory;
@@ -45,20 +46,47 @@ pub fn seal(
     let of_step = directory.join(step_directory(attempt.step));
     let mut manifest = collect(files, &of_step, attempt)?;
     manifest.saved_at_ms = saved_at_ms;
-    let (unsealed, sealed) = (of_step.join(UNSEALED), of_step.join(MANIFEST));
-    let mut pace = |_| Ok(());
-    let mut file = PacedFile::create(files, &of_step, UNSEALED.to_owned(), &mut pace)?;
-    file.write(&manifest.encode())?;
-    file.finish()?;
+    if let Err(error) = give_name(files, &of_step, &manifest) {
+        let _ = files.remove_file(&of_step.join(UNSEALED));
+        return Err(error);
+    }
     sync_directory(files, &of_step)?;
-    files.rename(&unsealed, &sealed).map_err(SaveError::io("renaming", &unsealed))?;
-    sync_directory(files, &of_step)?;
+    take_back_if_removed(files, &of_step, attempt)?;
     sync_directory(files, directory)?;
     let bytes = manifest.files.iter().map(|file| file.bytes).sum();
     let mut troubles: Vec<String> = other_saver(files, directory, &manifest).into_iter().collect();
     troubles.extend(retain(files, directory, keep, attempt.step));
     troubles.extend(remove_unnamed(files, &of_step, &manifest));
     Ok(SealSummary { bytes, troubles })
+}
+
+/// Writes the manifest, makes it and the data safe, and gives it its name.
+fn give_name(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Result<(), SaveError> {
+    let (unsealed, sealed) = (of_step.join(UNSEALED), of_step.join(MANIFEST));
+    let mut pace = |_| Ok(());
+    let mut file = PacedFile::create(files, of_step, UNSEALED.to_owned(), &mut pace)?;
+    file.write(&manifest.encode())?;
+    file.finish()?;
+    sync_directory(files, of_step)?;
+    files.rename(&unsealed, &sealed).map_err(SaveError::io("renaming", &unsealed))
+}
+
+/// Takes the manifest back if a part was removed before the manifest had its name: a later save clears the remains of this one,
+/// which counts as given up (`remains`).
+fn take_back_if_removed(
+    files: &dyn FileSystem,
+    of_step: &Path,
+    attempt: &SaveAttempt,
+) -> Result<(), SaveError> {
+    let is_removed = |rank: &u32| {
+        let record = of_step.join(attempt.file(PartFileKind::Record, *rank));
+        matches!(files.open(&record), Err(error) if error.kind() == ErrorKind::NotFound)
+    };
+    let Some(rank) = (0..attempt.world_size).find(is_removed) else { return Ok(()) };
+    let manifest = of_step.join(MANIFEST);
+    files.remove_file(&manifest).map_err(SaveError::io("removing", &manifest))?;
+    sync_directory(files, of_step)?;
+    Err(SaveError::PartRemoved { rank, directory: of_step.to_owned() })
 }
 
 /// The manifest, from the records of all parts.
@@ -118,9 +146,9 @@ fn read_part(
     attempt: &SaveAttempt,
     rank: u32,
 ) -> Result<PartRecord, SaveError> {
-    let path = of_step.join(attempt.file("part", rank, "json"));
+    let path = of_step.join(attempt.file(PartFileKind::Record, rank));
     let file = files.open(&path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => SaveError::PartMissing {
+        ErrorKind::NotFound => SaveError::PartMissing {
             rank,
             world_size: attempt.world_size,
             directory: of_step.to_owned(),

@@ -3,6 +3,8 @@
 
 use safetensors::Dtype;
 
+use crate::part_file::{PartFile, PartFileKind};
+
 /// A commit: bytes, of which some ranges are arrays with a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
@@ -54,9 +56,9 @@ pub struct SaveAttempt {
 impl SaveAttempt {
     /// Name of a file of this attempt. Files of different attempts at one step differ in their names, so that a writer
     /// that comes late disturbs no other attempt.
-    pub(crate) fn file(&self, kind: &str, rank: u32, extension: &str) -> String {
-        let Self { term, generation, world_size, .. } = self;
-        format!("{kind}-{term}.{generation}-{rank:05}-of-{world_size:05}.{extension}")
+    pub(crate) fn file(&self, kind: PartFileKind, rank: u32) -> String {
+        let Self { term, generation, world_size, .. } = *self;
+        PartFile { kind, term, generation, rank, world_size }.name()
     }
 }
 

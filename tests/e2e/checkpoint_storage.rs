@@ -3,6 +3,7 @@
 use std::fs;
 
 use nix::sys::signal::Signal;
+use nix::sys::statvfs::statvfs;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -109,6 +110,44 @@ fn c_4_a_full_disk_stops_no_training_and_keeps_the_old_ones() {
     let before = steps_of(&job, "checkpoint_saved").len();
     wait_for_checkpoints(&mut job, before + 1);
     assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn c_4_a_save_that_fails_leaves_nothing_and_room_for_one_more_is_enough_for_the_next() {
+    const SAVE_BYTES: u64 = 4 << 20;
+    let Some(disk) = Disk::make("out") else { return };
+    let filler = disk.path().join("filler");
+    // Root may use what is reserved for it, too.
+    let found = statvfs(&disk.path()).expect("it is mounted");
+    let room = found.blocks_free() * found.fragment_size();
+    let sickness = Sickness { disk: Some(disk), stderr: None };
+    let (every, padding) = (EVERY.to_string(), SAVE_BYTES.to_string());
+    let flags = ["-n", "1", "--checkpoint", "DIR/out", "--checkpoint-every", &every];
+    let flags = [&flags[..], &["--checkpoint-keep", "1"]].concat();
+    let program = ["--padding-bytes", &padding, "--samples", "960"];
+    let mut job = Job::start_sick_trainer(sickness, &flags, &program);
+    job.agent("h0", 1);
+    wait_for_checkpoints(&mut job, 1);
+    // One checkpoint is there, and half of another one has room.
+    let mut file = fs::File::create(&filler).expect("ours");
+    let (taken, mut written) = (room - SAVE_BYTES * 3 / 2, 0);
+    job.wait("room for the file that fills the disk", |_| {
+        while written < taken {
+            written += std::io::Write::write(&mut file, &[1; 4096]).ok()? as u64;
+        }
+        Some(())
+    });
+    wait_for_trouble(&mut job, "No space left");
+    job.wait_for_progress();
+    let partial = steps_listed(&job.path("out")).into_iter().filter(|(_, whole)| !whole).count();
+    assert!(partial <= 1, "at most the one that is being saved: {partial}");
+    // A quarter more than one checkpoint: with the remains of a failed save, there would be no room for it.
+    let before = steps_of(&job, "checkpoint_saved").len();
+    file.set_len(taken - SAVE_BYTES * 3 / 4).expect("ours");
+    wait_for_checkpoints(&mut job, before + 1);
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [1], "no reset");
     job.assert_exact();
 }
 

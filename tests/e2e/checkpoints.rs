@@ -101,6 +101,10 @@ fn l_1_a_folder_of_checkpoints_that_is_not_there_ends_a_job_that_may_lose_nothin
     let reason =
         format!("the checkpoint of step {last}, which this job has saved or loaded, is not in");
     assert!(stderr.contains(&reason) && stderr.contains("mounted"), "{stderr}");
+    assert_eq!(job.events_of("checkpoint_loaded").len(), 1, "it began from the start once");
+    let begins = job.log().into_iter().filter(|line| line["event"] == "enter");
+    let generations: Vec<u64> = begins.filter_map(|line| line["generation"].as_u64()).collect();
+    assert_eq!(generations, [1, 1], "the program does not begin again");
 }
 
 #[test]
@@ -220,7 +224,7 @@ fn c_3_a_damaged_checkpoint_is_named_and_passed_over() {
 }
 
 /// Starts a job that saves some checkpoints and loses every process; returns the steps of those that are whole.
-fn killed_after_checkpoints(folder: &Path, count: usize) -> Vec<u64> {
+pub(crate) fn killed_after_checkpoints(folder: &Path, count: usize) -> Vec<u64> {
     let mut job = start(2, folder, &[]);
     wait_for_checkpoints(&mut job, count);
     kill_everything(&mut job);
@@ -229,7 +233,7 @@ fn killed_after_checkpoints(folder: &Path, count: usize) -> Vec<u64> {
 }
 
 /// The names of the checkpoints that were set aside, by step.
-fn set_aside(folder: &Path) -> Vec<String> {
+pub(crate) fn set_aside(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("it is there");
     let name = |entry: std::io::Result<fs::DirEntry>| {
         entry.expect("an entry").file_name().to_string_lossy().into_owned()

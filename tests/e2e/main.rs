@@ -54,6 +54,7 @@ mod reported;
 mod restart;
 mod sealed;
 mod security;
+mod set_aside;
 mod shards;
 mod sick;
 mod sickness;

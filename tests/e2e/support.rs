@@ -81,8 +81,17 @@ impl Job {
 
     /// The same with faulty parts (see `Sickness`).
     pub(crate) fn start_sick(sickness: Sickness, driver_flags: &[&str]) -> Self {
+        Self::start_sick_trainer(sickness, driver_flags, &[])
+    }
+
+    /// The same with flags for the training program.
+    pub(crate) fn start_sick_trainer(
+        sickness: Sickness,
+        driver_flags: &[&str],
+        program_flags: &[&str],
+    ) -> Self {
         let driver_flags = [driver_flags, &["--mode", "in-process"]].concat();
-        Self::start_anywhere(None, &[], &driver_flags, &trainer(&[]), sickness)
+        Self::start_anywhere(None, &[], &driver_flags, &trainer(program_flags), sickness)
     }
 
     /// The same with another program. In all flags, CONTROL, LOG and DIR stand for the test's folders.

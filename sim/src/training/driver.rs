@@ -417,6 +417,7 @@ impl TrainingWorld {
                 directory: DIRECTORY.to_owned(),
                 exactly: None,
                 begins_anew: false,
+                must_exist: false,
                 name: Some("job".to_owned()),
             });
         let shards = self.deal(members.len() as u32);

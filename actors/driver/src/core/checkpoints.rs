@@ -187,6 +187,7 @@ impl DriverCore {
             directory: settings.directory.clone(),
             exactly,
             begins_anew: is_first && settings.resume == ResumeFrom::Never,
+            must_exist: !is_first && self.is_loss_dear(),
             name: self.config.run_id.clone(),
         })
     }
@@ -528,7 +529,11 @@ impl DriverCore {
         if let Some(load) = &mut self.checkpoints.load {
             load.found = step;
         }
-        self.event(EventKind::CheckpointLoaded { step: step.map(|step| step.0), notes });
+        // A job that ends for want of a checkpoint does not begin from the start.
+        let ends = missing.is_some() && step.is_none() && self.is_loss_dear();
+        if !ends {
+            self.event(EventKind::CheckpointLoaded { step: step.map(|step| step.0), notes });
+        }
         if let Some(saved) = missing {
             self.handle_missing_checkpoint(now, saved, step);
         }

@@ -61,7 +61,8 @@ pub(in crate::cores) struct SharedStorage {
     files: MemoryFiles,
     /// Parts that are safe, by rank.
     parts: BTreeMap<SaveKey, BTreeMap<u32, TrainedModel>>,
-    /// Saves whose parts were removed: of a step before one that was made whole, or before training began again.
+    /// Saves whose parts were removed, or may be: of a step before one that was made whole, before training began again, or given up
+    /// for a later save.
     withdrawn: BTreeSet<SaveKey>,
     /// Commits that were to be made whole, whether or not somebody heard that they are.
     offered: BTreeMap<(JobNumber, u64), Vec<TrainedModel>>,
@@ -158,6 +159,9 @@ impl SharedStorage {
         let position = json!({ "consumed": model.consumed, "epoch": model.epoch });
         let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
         let (directory, attempt) = (directory(key.0), attempt(key, ranks));
+        // The writer removes what earlier attempts have left, even if a seal of one is on its way.
+        let is_earlier = |other: &SaveKey| other.0 == key.0 && (other.1, other.2) < (key.1, key.2);
+        self.withdrawn.extend(self.parts.keys().copied().filter(is_earlier));
         let written = self.disturbed(key.0, is_full, |files| {
             write_part(files, &directory, &attempt, rank, &snapshot, &mut |_| Ok(()))
         })?;

@@ -525,7 +525,9 @@ impl Driven {
 /// Whether another root would fail as well: all members have tried, or it would read the same files.
 fn no_root_could_load(error: &CheckpointLoadError, source: Option<&CheckpointSource>) -> bool {
     match error {
-        CheckpointLoadError::NoneWhole { .. } | CheckpointLoadError::List { .. } => true,
+        CheckpointLoadError::NoneWhole { .. }
+        | CheckpointLoadError::List { .. }
+        | CheckpointLoadError::InTheWay { .. } => true,
         CheckpointLoadError::Damaged { .. } => source.is_some_and(|it| it.exactly.is_some()),
         _ => false,
     }
@@ -543,6 +545,7 @@ mod tests {
             directory: "shared".to_owned(),
             exactly: exactly.map(ToOwned::to_owned),
             begins_anew: false,
+            must_exist: false,
             name: None,
         };
         let damaged =
@@ -553,5 +556,9 @@ mod tests {
         assert!(!no_root_could_load(&damaged(), None));
         let (path, damages) = ("shared".into(), String::new());
         assert!(is_hopeless(CheckpointLoadError::NoneWhole { path, damages }, None));
+        let (path, source) = ("shared/step-9".into(), std::io::ErrorKind::ResourceBusy.into());
+        assert!(is_hopeless(CheckpointLoadError::InTheWay { path, source }, Some("step-7")));
+        // The driver has heard that nothing is there, and knows better what that means.
+        assert!(!is_hopeless(CheckpointLoadError::Gone { path: "shared".into() }, None));
     }
 }

@@ -110,7 +110,7 @@ fn from_root<T: Serialize + DeserializeOwned>(
     let is_root = group.rank() == root;
     let searched = source.filter(|source| !source.begins_anew);
     if let Some(source) = source.filter(|source| is_root && source.begins_anew) {
-        begin_anew(source, ports);
+        begin_anew(source, ports).map_err(Error::Checkpoint)?;
     }
     let holdings = announce(state, group, root, is_root && searched.is_some())?;
     if !holdings[root as usize].searches {

@@ -136,6 +136,8 @@ fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence
         "the checkpoint of step 100, which this job has saved or loaded, is not in shared";
     assert_eq!(result.reason, missing);
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("mounted")));
+    let must_exist = |cluster: &Cluster| cluster.source.as_ref().map(|source| source.must_exist);
+    assert_eq!(must_exist(&failed), Some(true), "no worker begins without it");
     // A job that may begin again, or finds an earlier checkpoint, reports that and counts the lost steps.
     let earlier = Some(Step(60));
     for (on_total_loss, found, lost) in [
@@ -146,6 +148,7 @@ fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence
         let cluster = found_after_a_total_loss(on_total_loss, found);
         assert!(cluster.core.result_so_far().is_none(), "{found:?}");
         assert_eq!(steps_lost(&cluster), lost, "{found:?}");
+        assert_eq!(must_exist(&cluster), Some(on_total_loss == OnTotalLoss::Fail));
         let begins_at = found.unwrap_or_default();
         let told = format!("{missing}: training begins again at step {begins_at}");
         assert!(cluster.warnings.contains(&told), "{:?}", cluster.warnings);

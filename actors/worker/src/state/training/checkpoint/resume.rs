@@ -13,14 +13,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use elastic_checkpoint::{CommitLayout, Damage, FileSystem, Manifest, StoredCommit};
+use elastic_checkpoint::{
+    CheckpointLoadError, CommitLayout, Damage, FileSystem, Manifest, StoredCommit,
+};
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt as _};
 use elastic_protocol::Step;
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes};
 use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::search::{CheckpointOffer, find_search_leader};
+use super::search::{CheckpointOffer, LeadSearch, find_search_leader};
 use super::shares::exchange;
 use crate::state::sampler::SampleLedger;
 use crate::state::training::error::Error;
@@ -61,8 +63,8 @@ pub(in crate::state::training) struct LoadedCommit {
 /// If it `stays_in_files`, and all members are on one host and can read them, arrays are not read, but checked.
 ///
 /// # Errors
-/// [`SyncError`]: a collective failed; no member can read the directory, at the root; or there are checkpoints and none can be
-/// taken, at the rank that searches.
+/// [`SyncError`]: a collective failed; no member can read the directory, at the root; there are checkpoints and none can be
+/// taken, there is none and must be one, or one is in the way, at the rank that searches.
 pub(in crate::state::training) fn resume(
     snapshot: &mut StateSnapshot,
     group: &mut dyn Communicator,
@@ -80,7 +82,12 @@ pub(in crate::state::training) fn resume(
         group.broadcast_vec(&mut text, root, OFFER_BYTES_MAX)?;
         if text.is_empty() {
             if let Some(search) = search {
-                search.conclude(None, ports);
+                search.conclude(None, ports).map_err(Error::Checkpoint)?;
+                if source.must_exist {
+                    // The driver has been told, and ends the job. The others learn it from the broken group.
+                    let path = Path::new(&source.directory).to_owned();
+                    return Err(Error::Checkpoint(CheckpointLoadError::Gone { path }).into());
+                }
             }
             return Ok(None);
         }
@@ -100,9 +107,12 @@ pub(in crate::state::training) fn resume(
         };
         match read {
             Ok(Ok((commit, stored))) => {
-                if let Some(search) = search {
+                if search.is_some() {
                     info!(checkpoint = offer.path, "loaded");
-                    search.conclude(Some(commit.step), ports);
+                }
+                if let Err(error) = begin_from(group, (root, search), source, commit.step, ports) {
+                    snapshot.give_back(buffer, None);
+                    return Err(error);
                 }
                 return Ok(Some(LoadedCommit { bytes: buffer, commit, stored }));
             }
@@ -118,6 +128,25 @@ pub(in crate::state::training) fn resume(
             }
         }
     }
+}
+
+/// Ends the search: training goes on from this step. Where the user has chosen it, nobody does so before the root has set aside
+/// what is later.
+fn begin_from(
+    group: &mut dyn Communicator,
+    (root, search): (u32, Option<LeadSearch<'_>>),
+    source: &CheckpointSource,
+    step: Step,
+    ports: ResumePorts<'_>,
+) -> Result<(), SyncError> {
+    if let Some(search) = search {
+        search.conclude(Some(step), ports).map_err(Error::Checkpoint)?;
+    }
+    if source.exactly.is_some() {
+        // The content means nothing: it comes only if the root begins.
+        group.broadcast(&mut [0_u8], root)?;
+    }
+    Ok(())
 }
 
 /// A checkpoint that the root proposes.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use elastic_checkpoint::{
     CheckpointLoadError, CheckpointSearch, Damage, clear_partial, set_aside_after,
+    set_aside_all_after,
 };
 use elastic_collectives::{Communicator, CommunicatorExt as _};
 use elastic_protocol::Step;
@@ -101,35 +102,57 @@ impl<'a> LeadSearch<'a> {
     }
 
     /// The search has ended with this step.
-    pub(super) fn conclude(self, step: Option<Step>, ports: ResumePorts<'_>) {
+    ///
+    /// # Errors
+    /// Those of [`tidy`].
+    pub(super) fn conclude(
+        self,
+        step: Option<Step>,
+        ports: ResumePorts<'_>,
+    ) -> Result<(), CheckpointLoadError> {
         let mut notes: Vec<String> = Vec::new();
         for (name, damage) in self.search.passed_over() {
             warn!(checkpoint = name, %damage, "passed over");
             notes.push(format!("{name} was passed over: {damage}"));
         }
         notes.extend(self.notes);
-        tidy(self.source, step, notes, ports);
+        tidy(self.source, step, notes, ports)
     }
 }
 
 /// Training begins from the start, even if there are checkpoints. Called at the root.
-pub(in crate::state::training) fn begin_anew(source: &CheckpointSource, ports: ResumePorts<'_>) {
-    tidy(source, None, Vec::new(), ports);
+///
+/// # Errors
+/// Those of [`tidy`].
+pub(in crate::state::training) fn begin_anew(
+    source: &CheckpointSource,
+    ports: ResumePorts<'_>,
+) -> Result<(), CheckpointLoadError> {
+    tidy(source, None, Vec::new(), ports)
 }
 
 /// Clears the directory of checkpoints that training from this step makes invalid, and tells the driver.
+///
+/// # Errors
+/// The user has chosen the step, and a later checkpoint cannot be set aside. Where the newest one is taken, those after it
+/// are damaged: they are passed over again.
 fn tidy(
     source: &CheckpointSource,
     step: Option<Step>,
     mut notes: Vec<String>,
     ports: ResumePorts<'_>,
-) {
-    let directory = Path::new(&source.directory);
+) -> Result<(), CheckpointLoadError> {
+    let (directory, after) = (Path::new(&source.directory), step.map(|step| step.0));
     notes.extend(clear_partial(ports.files, directory));
-    let (set_aside, troubles) = set_aside_after(ports.files, directory, step.map(|step| step.0));
+    let (set_aside, troubles) = if source.exactly.is_some() || source.begins_anew {
+        set_aside_all_after(ports.files, directory, after)?
+    } else {
+        set_aside_after(ports.files, directory, after)
+    };
     notes.extend(set_aside.into_iter().map(|name| format!("set aside as {name}")));
     notes.extend(troubles);
     (ports.resumed)(step, notes);
+    Ok(())
 }
 
 /// Finds the rank that leads the search: the root, or the first rank that finds a checkpoint where the root does not. Returns it, with

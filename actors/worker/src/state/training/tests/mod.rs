@@ -7,6 +7,7 @@ mod in_files;
 mod program;
 mod resuming;
 mod saving;
+mod setting_aside;
 mod shards;
 mod syncing;
 

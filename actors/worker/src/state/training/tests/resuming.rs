@@ -97,13 +97,13 @@ pub(super) fn save(directory: &Path, step: u64, position: &Value) {
 }
 
 /// Result of a rank.
-struct Resumption {
-    synced: Result<bool, SyncError>,
+pub(super) struct Resumption {
+    pub(super) synced: Result<bool, SyncError>,
     /// Whether it has the weights.
     is_right: bool,
     step: Step,
     /// The steps from which it told the driver that training goes on, with its notes.
-    told: Vec<(Option<Step>, Vec<String>)>,
+    pub(super) told: Vec<(Option<Step>, Vec<String>)>,
     /// Its warnings before that.
     warnings: Vec<String>,
     /// Bytes of checkpoints that it read.
@@ -160,6 +160,7 @@ pub(super) fn on_ranks<R: Send + 'static>(
                 directory: directory.display().to_string(),
                 exactly: None,
                 begins_anew: false,
+                must_exist: false,
                 name: None,
             };
             let body = move || {
@@ -172,7 +173,7 @@ pub(super) fn on_ranks<R: Send + 'static>(
     threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
 }
 
-fn resume_rank(
+pub(super) fn resume_rank(
     rank: u32,
     mut fabric: TcpFabric,
     peers: Vec<SocketAddr>,
@@ -206,7 +207,7 @@ fn resume_rank(
 }
 
 /// Checks that all begin from this step, and returns the root's notes.
-fn notes_of(ranks: &[Resumption], step: u64) -> Vec<String> {
+pub(super) fn notes_of(ranks: &[Resumption], step: u64) -> Vec<String> {
     notes_by(0, ranks, step)
 }
 
