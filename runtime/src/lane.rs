@@ -2,7 +2,7 @@
 //! on the jobs under way, and a time within which a job should return. A lane that hangs delays its own work
 //! only. Used by the processes of drivers and agents, through [`OffloadPort`](crate::OffloadPort).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
@@ -80,11 +80,13 @@ type LaneQueue = Sender<(BlockingJob, oneshot::Sender<()>)>;
 pub(crate) struct LaneThread {
     name: &'static str,
     queue: RefCell<Option<LaneQueue>>,
+    /// Whether the want of a thread was told since there was one.
+    is_want_told: Cell<bool>,
 }
 
 impl LaneThread {
     pub(crate) const fn new(name: &'static str) -> Self {
-        Self { name, queue: RefCell::new(None) }
+        Self { name, queue: RefCell::new(None), is_want_told: Cell::new(false) }
     }
 }
 
@@ -102,7 +104,11 @@ impl Offload for LaneThread {
                 }
             };
             // Without a thread the queue is closed, and the work is reported as not run.
-            if let Err(error) = thread::Builder::new().name(self.name.to_owned()).spawn(run) {
+            let started = thread::Builder::new().name(self.name.to_owned()).spawn(run);
+            let was_told = self.is_want_told.replace(started.is_err());
+            if let Err(error) = started
+                && !was_told
+            {
                 tracing::warn!(lane = self.name, %error, "no thread can be started");
             }
             queue

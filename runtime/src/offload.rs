@@ -47,8 +47,10 @@ pub enum OffloadError {
         /// Its message.
         message: String,
     },
-    /// The lane has no thread, or the runtime ends: it was never run.
-    #[error("{label} was not run: there is no thread for it")]
+    /// The lane has no thread, or the runtime ends: it was never run. The next work tries to start a thread again.
+    #[error(
+        "{label} was not run: there is no thread for it (limits: ulimit -u, and pids.max of the control group)"
+    )]
     Cancelled {
         /// The name of the work.
         label: &'static str,

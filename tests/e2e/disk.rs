@@ -125,6 +125,39 @@ fn d_4_a_driver_that_is_started_again_on_a_full_disk_goes_on_once_there_is_room(
 }
 
 #[test]
+fn d_4_a_driver_that_is_started_again_on_a_read_only_disk_goes_on_once_it_can_be_written() {
+    let Some(disk) = Disk::make("state") else { return };
+    let (other, sickness) =
+        (disk.path().join("other"), Sickness { disk: Some(disk), stderr: None });
+    let mut job = Job::start_sick(sickness, &["-n", "2", "--min-np", "1"]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    job.kill_driver();
+    assert!(job.disk.as_ref().expect("it has one").remount("ro"));
+    let stderr = refused(&[], &other.display().to_string(), 2);
+    assert!(
+        stderr.contains("Read-only file system"),
+        "a job that begins waits for nothing: {stderr}"
+    );
+    job.start_driver_again();
+    job.wait("the warning", |job| {
+        let stderr = job.stderr();
+        let is_told =
+            stderr.contains("the job waits for its driver") && stderr.contains("os error 30");
+        (is_told && stderr.contains("writable for this user again")).then_some(())
+    });
+    job.wait_for_steps();
+    assert!(job.driver.try_wait().expect("ours").is_none(), "it waits");
+    assert!(job.disk.as_ref().expect("it has one").remount("rw"));
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2], "no reset");
+    job.assert_exact();
+}
+
+#[test]
 fn d_4_a_damaged_journal_is_repaired_or_refused() {
     let mut job = Job::start(&["-n", "1"], &[]);
     job.agent("a", 1);

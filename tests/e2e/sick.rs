@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::etcd::Etcd;
-use crate::sickness::{Disk, HeldProgram, Sickness, StoodStill, small_pipe};
+use crate::sickness::{Disk, HeldProgram, Sickness, StoodStill, TaskGroup, small_pipe};
 use crate::support::{Job, PATIENCE, binary, is_running, now, signal};
 
 /// Tolerance for slow test machines, added to the times that the product promises.
@@ -144,6 +144,52 @@ fn s_1_a_second_signal_ends_a_driver_whose_actors_stand_still() {
     assert_eq!(job.end(), 128 + 2);
     assert!(begun.elapsed() < SLOW_MACHINE, "{:?}", begun.elapsed());
     drop(stood_still);
+}
+
+#[test]
+fn s_2_a_driver_that_is_started_again_without_threads_goes_on_once_there_are_some() {
+    let Some(group) = TaskGroup::make() else { return };
+    let mut job = with_two_agents(Job::start(&["-n", "2", "--min-np", "1"], &[]));
+    job.kill_driver();
+    // Room for its main thread, that of its log lines and that of signals, beside this one.
+    group.limit("4");
+    group.within(|| job.start_driver_again());
+    job.wait("the warning", |job| {
+        let stderr = job.stderr();
+        let is_told = stderr.contains("the job waits for its driver");
+        (is_told && stderr.contains("pids.max of the control group")).then_some(())
+    });
+    job.wait_for_steps();
+    group.limit("max");
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2], "no reset");
+    job.assert_exact();
+    // A job that begins waits for nothing.
+    group.limit("4");
+    let state = job.path("another").display().to_string();
+    let flags = ["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir", &state, "--", "true"];
+    let refused = group.within(|| Command::new(binary()).args(flags).output().expect("it starts"));
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("the driver has no threads") && stderr.contains("hint:"), "{stderr}");
+}
+
+#[test]
+fn s_2_too_few_descriptors_to_start_are_an_error_with_the_reason() {
+    for flags in [
+        &["--role", "driver", "--bind", "127.0.0.1:0", "--state-dir", "/nowhere", "--", "true"][..],
+        &["--role", "worker", "--join", "127.0.0.1:1", "--token-file", "/dev/null"],
+    ] {
+        let mut command = Command::new("prlimit");
+        let output = command.args(["--nofile=8", binary()]).args(flags).output();
+        let output = output.expect("util-linux");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("Too many open files") && stderr.contains("ulimit -n"), "{stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
 }
 
 #[test]

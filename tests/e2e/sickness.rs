@@ -241,3 +241,41 @@ impl Drop for StarvingGroup {
         let _ = fs::remove_dir(&self.folder);
     }
 }
+
+/// A control group of version 1 with a bound of the processes and threads in it.
+pub(crate) struct TaskGroup(PathBuf);
+
+/// The controller's root.
+const TASKS: &str = "/sys/fs/cgroup/pids";
+
+impl TaskGroup {
+    /// Makes the group; none where this user may not.
+    pub(crate) fn make() -> Option<Self> {
+        let name = format!("elastic-node-test-{}", std::process::id());
+        let group = Self(Path::new(TASKS).join(name));
+        if let Err(error) = fs::create_dir(&group.0) {
+            not_shown(&format!("no control group of version 1 can be made ({error})"));
+            return None;
+        }
+        Some(group)
+    }
+
+    pub(crate) fn limit(&self, tasks: &str) {
+        fs::write(self.0.join("pids.max"), tasks).expect("ours");
+    }
+
+    /// Runs `start` in the group: processes that it starts are in it, this thread only meanwhile.
+    pub(crate) fn within<T>(&self, start: impl FnOnce() -> T) -> T {
+        fs::write(self.0.join("tasks"), "0").expect("ours");
+        let started = start();
+        fs::write(Path::new(TASKS).join("tasks"), "0").expect("where it was");
+        started
+    }
+}
+
+impl Drop for TaskGroup {
+    fn drop(&mut self) {
+        // A group that is not empty stays.
+        let _ = fs::remove_dir(&self.0);
+    }
+}

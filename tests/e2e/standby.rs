@@ -2,6 +2,7 @@
 //! and pass, unless `ELASTIC_REQUIRE_ETCD` is set, as the project's checks do.
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
@@ -9,6 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::etcd::Etcd;
+use crate::metrics::metrics;
 use crate::network::{HERE, Network};
 use crate::support::{Job, binary, signal};
 
@@ -187,6 +189,60 @@ fn d_2_a_driver_that_was_stopped_changes_nothing_when_it_goes_on() {
         assert_eq!(three.job.standby_end(name), 0, "{name}");
     }
     assert_eq!(three.job.end(), 0, "it has stood by, and hears how the job ended");
+}
+
+/// The threads of a process with this name.
+fn threads_of(pid: i32, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    let names = tasks.filter_map(|it| fs::read_to_string(it.path().join("comm")).ok());
+    names.filter(|found| found.trim() == name).count()
+}
+
+/// The term in the metrics at an address.
+fn term_on(page: SocketAddr) -> Option<u64> {
+    let text = metrics(page);
+    let line = text.lines().find(|line| line.starts_with("elastic_node_driver_term"))?;
+    // A whole number is written with its decimal.
+    line.rsplit(' ').next()?.strip_suffix(".0")?.parse().ok()
+}
+
+#[test]
+fn d_2_a_driver_that_stands_by_has_no_page_and_one_that_leads_again_a_fresh_one() {
+    let Some(etcd) = Etcd::start() else { return };
+    let reserved = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let page = reserved.local_addr().expect("it is bound");
+    drop(reserved);
+    let (store, at) = (etcd.address().to_string(), page.to_string());
+    let flags = [&DRIVER_FLAGS[..], &["--store", &store, "--dashboard", &at]].concat();
+    let mut two = with_workers(Job::start(&flags, &[]));
+    let former = two.job.driver_pid();
+    assert_eq!(term_on(page), Some(1));
+    for round in 1..=2 {
+        let name = format!("standby-{round}");
+        two.job.standby(&name, &[("--dashboard", "none")]);
+        signal(former, Signal::SIGSTOP);
+        two.wait_for_takeover(2 * round);
+        signal(former, Signal::SIGCONT);
+        two.job.wait("the former driver among those that stand by", |job| {
+            (job.standby_addresses().len() == 1).then_some(())
+        });
+        two.job.wait("the end of its page", |_| TcpStream::connect(page).err());
+        assert_eq!(threads_of(former, "dashboard"), 0);
+        let mut acting = two.job.standbys.remove(&name).expect("it was started");
+        acting.kill().and_then(|()| acting.wait()).expect("it was ours");
+        let term = 2 * round + 1;
+        two.wait_for_takeover(term);
+        assert_eq!(term_on(page), Some(term));
+        assert_eq!(threads_of(former, "dashboard"), 1);
+        // The address of the next standby follows that of this driver alone.
+        two.job.address = two.job.address.split(',').next().unwrap_or_default().to_owned();
+    }
+    assert!(!two.job.stderr().contains("until this address is free"), "it was");
+    let workers = [two.job.pid("a", 0), two.job.pid("b", 0)];
+    assert_eq!(workers, two.workers, "D-3");
+    two.job.control("finish");
+    assert_eq!(two.job.end(), 0);
+    two.job.assert_exact();
 }
 
 #[test]

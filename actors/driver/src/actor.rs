@@ -112,7 +112,11 @@ impl JournalPort {
         match self.offload.run("journal", append).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err((error_text(&error), error.may_pass())),
-            Err(error) => Err((error.to_string(), matches!(error, OffloadError::Busy { .. }))),
+            Err(error) => {
+                let may_pass =
+                    matches!(error, OffloadError::Busy { .. } | OffloadError::Cancelled { .. });
+                Err((error.to_string(), may_pass))
+            }
         }
     }
 }

@@ -15,6 +15,10 @@ pub(crate) const CODE_FAILED: u8 = 1;
 /// Exit code of a usage error.
 pub(crate) const CODE_USAGE: u8 = 2;
 
+/// Way out of a want of descriptors.
+const MORE_DESCRIPTORS: &str =
+    "raise the limit of open files (`ulimit -n`, LimitNOFILE= of a unit)";
+
 /// A failure that `main` reports.
 #[derive(Debug)]
 pub(crate) struct CommandFailure {
@@ -70,7 +74,7 @@ impl CommandFailure {
     pub(crate) fn finding(&self) -> (String, &str) {
         let causes = self.causes().into_iter();
         let text = causes.fold(self.message.clone(), |text, cause| format!("{text}: {cause}"));
-        (text, self.hint.as_deref().unwrap_or_default())
+        (text, self.way_out().unwrap_or_default())
     }
 
     /// The messages of the causes, without those that an error repeats in its own text.
@@ -90,15 +94,19 @@ impl CommandFailure {
 
     /// Whether this process, or the system, had no descriptor left.
     pub(crate) fn is_for_want_of_descriptors(&self) -> bool {
+        matches!(self.system_code(), Some(libc::EMFILE | libc::ENFILE))
+    }
+
+    /// The system's number of the error that is behind this failure, if one is.
+    pub(crate) fn system_code(&self) -> Option<i32> {
         let mut cause = self.source.as_deref();
         while let Some(error) = cause {
-            let code = error.downcast_ref().and_then(system_code);
-            if matches!(code, Some(libc::EMFILE | libc::ENFILE)) {
-                return true;
+            if let Some(code) = error.downcast_ref().and_then(system_code) {
+                return Some(code);
             }
             cause = error.source();
         }
-        false
+        None
     }
 
     /// Whether only the exit code remains to be given.
@@ -120,6 +128,12 @@ impl CommandFailure {
         say(&self.text());
     }
 
+    /// The way out: its own, or that of a want of descriptors.
+    fn way_out(&self) -> Option<&str> {
+        let of_want = || self.is_for_want_of_descriptors().then_some(MORE_DESCRIPTORS);
+        self.hint.as_deref().or_else(of_want)
+    }
+
     fn text(&self) -> String {
         let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
         let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
@@ -127,7 +141,7 @@ impl CommandFailure {
         for cause in self.causes() {
             text.push_str(&format!("{red}caused by:{red:#} {}\n", printable(&cause)));
         }
-        if let Some(hint) = &self.hint {
+        if let Some(hint) = self.way_out() {
             text.push_str(&format!("{cyan}hint:{cyan:#} {}\n", printable(hint)));
         }
         text
@@ -187,6 +201,8 @@ mod tests {
         assert!(failure(libc::EMFILE).is_for_want_of_descriptors());
         assert!(failure(libc::ENFILE).is_for_want_of_descriptors());
         assert!(!failure(libc::ENOSPC).is_for_want_of_descriptors());
+        assert_eq!(failure(libc::EMFILE).finding().1, MORE_DESCRIPTORS);
+        assert_eq!(failure(libc::EMFILE).hint("free some").finding().1, "free some");
         assert!(!CommandFailure::new("no cause").is_for_want_of_descriptors());
     }
 

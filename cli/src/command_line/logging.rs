@@ -18,6 +18,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
 use super::failure::{CommandFailure, ResultExt};
+use super::refusal::MORE_THREADS;
 
 /// Timeout for writing the last lines when the process ends.
 const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
@@ -112,8 +113,9 @@ pub(crate) fn start_logging(filter: &str) -> Result<(), CommandFailure> {
         .usage(format!("--log {filter:?} is neither a level nor a list of directives"))
         .map_err(|failure| failure.hint("such as: info, debug, or warn,elastic_driver=debug"))?;
     let is_verbose = filter.max_level_hint().is_none_or(|level| level > LevelFilter::INFO);
-    let stderr =
-        Stderr::open(is_verbose).failed("could not start the thread that writes log lines")?;
+    let stderr = Stderr::open(is_verbose)
+        .failed("could not start the thread that writes log lines")
+        .map_err(|failure| failure.hint(MORE_THREADS))?;
     let (shows_colours, is_terminal) = (stderr.shows_colours, stderr.is_terminal);
     // Cannot fail: `main` calls this function once.
     let _ = STDERR.set(stderr);

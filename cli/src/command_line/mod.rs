@@ -29,6 +29,7 @@ mod output_prefix;
 mod printable;
 mod program;
 mod reading;
+mod refusal;
 mod replay;
 mod report;
 mod slurm;
@@ -54,7 +55,7 @@ pub(crate) use driver_plan::{
     DashboardPlan, DiscoveryPlan, DriverPlan, RunPlan, plan_driver, plan_run,
 };
 pub(crate) use explain::print_explanation;
-pub(crate) use failure::{CommandFailure, ResultExt};
+pub(crate) use failure::{CODE_FAILED, CommandFailure, ResultExt};
 pub(crate) use find_job::short_id;
 pub(crate) use forget::forget_job;
 pub(crate) use history::print_history;
@@ -66,6 +67,7 @@ pub(crate) use node_plan::{NodePlan, SecretSource};
 pub(crate) use operate::{drain_host, readmit_host, stop_job};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};
+pub(crate) use refusal::{MORE_THREADS, may_pass, remedy};
 pub(crate) use replay::run_replay;
 pub(crate) use report::{masked_flags, masked_variables, run_report};
 pub(crate) use status::print_status;

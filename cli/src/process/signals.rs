@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use elastic_runtime::Pulse;
 use elastic_runtime::pulse::TICK_EVERY;
+use elastic_runtime::system::new_runtime;
 use futures_util::future::select;
 use nix::sys::signal::{SigSet, Signal};
 use signal_hook::{flag, low_level};
@@ -143,8 +144,7 @@ pub(crate) async fn tick(pulse: Pulse) {
 }
 
 fn hear_in_runtime(shared: &SignalQueue, told: &SyncSender<io::Result<()>>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let failed = match runtime {
+    let failed = match new_runtime() {
         Ok(runtime) => runtime.block_on(async {
             let sources = Sources::new()?;
             // The starter may be gone if the process is ending already.

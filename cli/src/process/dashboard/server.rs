@@ -1,15 +1,17 @@
-//! The dashboard's connections, on its own thread and runtime, by hyper: one request each. Started by `dashboard`.
+//! The dashboard's connections, on its own thread and runtime, by hyper: one request each. Run by `thread`.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use elastic_observe::{PageRecord, since_1970};
+use elastic_runtime::system::new_runtime;
 use elastic_runtime::wall_clock;
 use elastic_store::relay::listener::Ends;
 use futures_util::future::{Either, select};
@@ -20,18 +22,18 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
 use super::access::Access;
 use super::answer::{DashboardRoute, answer};
 use super::feed::FedEvents;
-use super::follow::{follow, record_of};
+use super::follow::follow;
 use super::output::{OutputFolder, answer_output};
 use super::request::{DashboardAnswer, DashboardRequest};
 use super::viewers::{ConnectionState, ViewerNews, Viewers};
-use super::{DashboardJob, PublishedSnapshot, listen};
+use super::{PublishedSnapshot, listen};
 
 /// Most connections at a time; another one is closed at once.
 const CONNECTIONS_MAX: usize = 64;
@@ -65,23 +67,35 @@ pub(super) struct DashboardService {
 
 type DashboardBody = OneBody<Full<Bytes>, ViewerNews>;
 
-/// Serves until the process ends, by a listener or, later, at an address that is not free yet. Without a runtime of its own
-/// nothing is served, and the log says so.
-pub(super) fn serve(
-    listener: Result<TcpListener, SocketAddr>,
-    access: Access,
-    published: PublishedSnapshot,
-    events: FedEvents,
-    job: DashboardJob,
-) {
-    let record = RefCell::new(record_of(&job));
-    let (viewers, outputs) = (Viewers::default(), OutputFolder::new(job.output_dir));
+/// The parts of a server that does not answer yet.
+pub(super) struct Unserved {
+    /// The listener; or the address, if that is not free yet.
+    pub(super) listener: Result<TcpListener, SocketAddr>,
+    pub(super) access: Access,
+    pub(super) published: PublishedSnapshot,
+    pub(super) events: FedEvents,
+    pub(super) output_dir: Option<PathBuf>,
+}
+
+/// Serves until `ended` is closed, by a listener or, later, at an address that is not free yet. Then the listener and all
+/// connections are closed; reads of a disk that does not answer are not waited for. Without a runtime of its own nothing
+/// is served, and the log says so.
+pub(super) fn serve(unserved: Unserved, record: PageRecord, ended: oneshot::Receiver<Infallible>) {
+    let Unserved { listener, access, published, events, output_dir } = unserved;
+    let record = RefCell::new(record);
+    let (viewers, outputs) = (Viewers::default(), OutputFolder::new(output_dir));
     let service = Rc::new(DashboardService { access, published, record, viewers, outputs });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let served = runtime.and_then(|runtime| {
+    let served = new_runtime().and_then(|runtime| {
         let local = LocalSet::new();
         local.spawn_local(follow(Rc::clone(&service), events));
-        local.block_on(&runtime, accept(listener, service))
+        let accepting = pin!(accept(listener, service));
+        let served = match local.block_on(&runtime, select(accepting, ended)) {
+            Either::Left((served, _)) => served,
+            Either::Right(_) => Ok(()),
+        };
+        drop(local);
+        runtime.shutdown_background();
+        served
     });
     if let Err(error) = served {
         tracing::warn!(%error, "the dashboard does not answer");

@@ -15,13 +15,10 @@ use elastic_protocol::WorkerId;
 use elastic_runtime::OffloadPort;
 use elastic_transport::sealed::{open, seal};
 use elastic_transport::{AuthorityError, JobSecrets};
-use futures_util::future::{Either, select};
-use tokio::time::{Instant, sleep};
 
 use super::listening::Listening;
 use super::state_keeper::KeptJournal;
 use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
-use crate::process::signals::{Heard, Signals};
 use crate::process::state_dir::JOURNAL_FILE;
 
 /// An open journal with the job that it holds.
@@ -58,26 +55,21 @@ pub(super) enum Unusable {
     Lasting(CommandFailure),
 }
 
-/// Interval between two attempts to open the journal of an unfinished job on a full disk.
-const OPEN_EVERY: Duration = Duration::from_millis(500);
-
-/// Timeout of these attempts: a job whose workers wait for a driver is not given up before.
-const ROOM_WITHIN: Duration = Duration::from_secs(600);
-
 impl Durable {
-    /// Continues the job in a state directory, or begins a new one there. Returns the signal that asked the driver to end
-    /// before the disk had room for that.
-    pub(super) async fn open_when_there_is_room(
+    /// Continues the job in a state directory, or begins a new one there.
+    pub(super) fn open(
         folder: &Path,
         plan: &DriverPlan,
         lane: &OffloadPort,
-        signals: &Signals,
-    ) -> Result<Result<Self, Heard>, CommandFailure> {
-        let path = folder.join(JOURNAL_FILE);
-        once_there_is_room(&path, signals, || Self::open(folder, plan, lane)).await
+    ) -> Result<Self, CommandFailure> {
+        let name = folder.join(JOURNAL_FILE);
+        Self::open_file(folder, plan, lane).map_err(|why| match why {
+            Unusable::Now(error) => unusable(&name, error),
+            Unusable::Lasting(failure) => failure,
+        })
     }
 
-    fn open(folder: &Path, plan: &DriverPlan, lane: &OffloadPort) -> Result<Self, Unusable> {
+    fn open_file(folder: &Path, plan: &DriverPlan, lane: &OffloadPort) -> Result<Self, Unusable> {
         let path = folder.join(JOURNAL_FILE);
         let name = path.display().to_string();
         let journal = FileJournal::open(&path).map_err(Unusable::Now)?;
@@ -156,40 +148,6 @@ impl Durable {
     }
 }
 
-/// Tries to open a journal that is there until its disk has room: a job's workers train on without a driver, and wait for one.
-async fn once_there_is_room<T>(
-    path: &Path,
-    signals: &Signals,
-    open: impl Fn() -> Result<T, Unusable>,
-) -> Result<Result<T, Heard>, CommandFailure> {
-    let until = Instant::now() + ROOM_WITHIN;
-    let mut is_told = false;
-    loop {
-        let why = match open() {
-            Ok(opened) => return Ok(Ok(opened)),
-            Err(why) => why,
-        };
-        let error = match why {
-            Unusable::Now(error) => error,
-            Unusable::Lasting(failure) => return Err(failure),
-        };
-        let may_wait = matches!(error, JournalError::Full(_)) && path.exists();
-        if !may_wait || Instant::now() >= until {
-            return Err(unusable(path, error));
-        }
-        if !std::mem::replace(&mut is_told, true) {
-            let (reason, journal) = (error.to_string(), path.display());
-            let gives_up_in = ROOM_WITHIN;
-            tracing::warn!(%journal, reason, ?gives_up_in, "the job waits for its driver");
-        }
-        let heard = std::pin::pin!(signals.next());
-        let waited = std::pin::pin!(sleep(OPEN_EVERY));
-        if let Either::Left((heard, _)) = select(heard, waited).await {
-            return Ok(Err(heard));
-        }
-    }
-}
-
 /// Timeout for closing the journal: a hanging disk must not hold up the end of the process.
 const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -237,11 +195,7 @@ fn unusable(name: &Path, error: JournalError) -> CommandFailure {
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
     use std::sync::mpsc::{Receiver, channel};
-
-    use elastic_runtime::Pulse;
-    use elastic_runtime::system::run_paused;
 
     use super::*;
 
@@ -280,30 +234,5 @@ mod tests {
         assert!(journal.append(&batch).is_err(), "the journal is gone");
         over.set();
         assert!(journal.append(&batch).is_ok(), "nobody misses it");
-    }
-
-    /// Opens a journal on a disk that has room after `full_for`; returns the time that it took.
-    fn opened_after(full_for: Duration) -> (Result<Result<(), Heard>, CommandFailure>, Duration) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join(JOURNAL_FILE);
-        std::fs::write(&path, "there").expect("ours");
-        let signals = Signals::start(Pulse::new(Duration::ZERO)).expect("signals can be received");
-        run_paused(async {
-            let begun = Instant::now();
-            let full = || Unusable::Now(JournalError::Full(ErrorKind::StorageFull.into()));
-            let open = || if begun.elapsed() < full_for { Err(full()) } else { Ok(()) };
-            (once_there_is_room(&path, &signals, open).await, begun.elapsed())
-        })
-    }
-
-    #[test]
-    fn g_9_a_disk_that_stays_full_is_waited_for_no_longer_than_its_time() {
-        let (opened, after) = opened_after(ROOM_WITHIN - OPEN_EVERY);
-        assert!(matches!(opened, Ok(Ok(()))), "there was room in time");
-        assert_eq!(after, ROOM_WITHIN - OPEN_EVERY);
-        let (opened, after) = opened_after(ROOM_WITHIN * 2);
-        let failure = opened.expect_err("no room");
-        assert!(failure.to_string().contains("cannot be used"), "{failure}");
-        assert_eq!(after, ROOM_WITHIN);
     }
 }

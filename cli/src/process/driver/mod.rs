@@ -5,9 +5,11 @@ mod job_end;
 mod listening;
 mod lost_job;
 mod opening;
+mod patience;
 mod reach;
 mod standing;
 mod state_keeper;
+mod threads;
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -38,6 +40,7 @@ use self::job_end::{LastWorkers, end_of, note_end, registered, tell};
 use self::listening::{Listening, SharedCredentials};
 use self::lost_job::outdated;
 use self::opening::{OpenedDriver, open, open_store};
+use self::patience::{StartPatience, TRY_EVERY};
 use self::reach::{reached_at, tell_how_to_join};
 use self::standing::{LOOK_EVERY, LeaderSeat, Standing, finish, resign};
 use self::state_keeper::StateKeeper;
@@ -57,8 +60,8 @@ use super::state_dir::EVENTS_FILE;
 use super::traces::TraceLane;
 use super::watch::{Lanes, Watch};
 use crate::command_line::{
-    CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, ResultExt, short_id,
-    stderr_lane,
+    CommandFailure, DashboardPlan, DiscoveryPlan, DriverPlan, LauncherKind, MORE_THREADS,
+    ResultExt, short_id, stderr_lane,
 };
 
 /// Timeout for the last messages to agents.
@@ -77,7 +80,7 @@ pub(crate) fn run_driver(
 ) -> Result<(), CommandFailure> {
     let mut standing = Standing::default();
     let pulse = Pulse::new(boot_time());
-    let signals = Signals::start(pulse.clone()).failed("signals cannot be heard")?;
+    let signals = signals(&plan, &pulse)?;
     loop {
         let life = async {
             tokio::task::spawn_local(tick(pulse.clone()));
@@ -123,6 +126,23 @@ pub(crate) fn run_driver(
                 tracing::warn!(reason, "this driver goes back to standing by");
             }
         }
+    }
+}
+
+/// Starts to receive signals, once there is a thread for that if the driver goes on with a job. Until then signals end the
+/// process by themselves, and nothing runs here.
+fn signals(plan: &DriverPlan, pulse: &Pulse) -> Result<Signals, CommandFailure> {
+    let mut patience = StartPatience::new(!plan.begins_job());
+    loop {
+        let failure = match Signals::start(pulse.clone()).failed("signals cannot be heard") {
+            Ok(signals) => return Ok(signals),
+            Err(failure) if failure.system_code() == Some(libc::EAGAIN) => {
+                failure.hint(MORE_THREADS)
+            }
+            Err(failure) => return Err(failure),
+        };
+        patience.bear(failure)?;
+        thread::park_timeout(TRY_EVERY);
     }
 }
 
@@ -302,7 +322,8 @@ async fn drive(
     tokio::task::spawn_local(accounting.clone().mark(marker, driver.clone()));
     let last_workers = LastWorkers::default();
     tokio::task::spawn_local(last_workers.clone().keep(over, driver.clone()));
-    if let Some(dashboard) = dashboard {
+    // It ends with this driver's lead.
+    if let Some(dashboard) = &dashboard {
         tokio::task::spawn_local(dashboard.publish(driver.clone(), accounting.clone()));
     }
     let keeper = seat.map(|seat| seat.serve(driver.clone()));

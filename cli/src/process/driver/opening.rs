@@ -15,8 +15,10 @@ use super::DriverLifeEnd;
 use super::durable::{Durable, Unusable};
 use super::listening::{Listening, not_listening, reserved_when_free};
 use super::lost_job::replaced;
+use super::patience::StartPatience;
 use super::reach::reached_at;
 use super::standing::{LeaderSeat, Standing, Stood, stand};
+use super::threads::has_threads;
 use crate::command_line::{CommandFailure, DriverPlan, LauncherKind, ResultExt};
 
 /// The parts of a driver that exist before its actors.
@@ -48,10 +50,18 @@ pub(super) async fn open(
         }
         return Ok(Ok(OpenedDriver { state, listening, durable: None, seat: None }));
     }
-    let state = open_state_dir(plan, plan.bind)?;
-    let lane = &lanes.journal;
-    let opened = Durable::open_when_there_is_room(state.path(), plan, lane, signals).await?;
-    let durable = match opened {
+    let mut patience = StartPatience::new(!plan.begins_job());
+    if let Err(heard) = patience.until_granted(signals, has_threads).await? {
+        return Ok(Err(heard));
+    }
+    let state = match patience.until_granted(signals, || open_state_dir(plan, plan.bind)).await? {
+        Ok(state) => state,
+        Err(heard) => return Ok(Err(heard)),
+    };
+    // The journal's thread is had before any that a driver can do without.
+    drop(lanes.journal.run("beginning", || ()).await);
+    let open = || Durable::open(state.path(), plan, &lanes.journal);
+    let durable = match patience.until_granted(signals, open).await? {
         Ok(durable) => durable,
         Err(heard) => return Ok(Err(heard)),
     };
@@ -78,7 +88,15 @@ pub(super) async fn open_store(
     lanes: &Lanes,
     start_beside: &dyn Fn(&str) -> Result<(), CommandFailure>,
 ) -> Result<Result<OpenedDriver, DriverLifeEnd>, CommandFailure> {
-    let state = open_state_dir(plan, plan.bind)?;
+    let goes_on = !plan.begins_job() || standing.since.is_some();
+    let mut patience = StartPatience::new(goes_on);
+    if let Err(heard) = patience.until_granted(signals, has_threads).await? {
+        return Ok(Err(DriverLifeEnd::Asked(heard)));
+    }
+    let state = match patience.until_granted(signals, || open_state_dir(plan, plan.bind)).await? {
+        Ok(state) => state,
+        Err(heard) => return Ok(Err(DriverLifeEnd::Asked(heard))),
+    };
     listen_where_it_did(plan, &state);
     let reserved = match state.address() {
         Some(_) => match reserved_when_free(plan.bind, signals).await? {
