@@ -1,4 +1,5 @@
-//! A disk on which something happens at one of its operations: it fails, or somebody else has a turn. Test-only.
+//! [`Interrupted`]: a disk with a disturbance at one of its operations: the operation fails, or another process has a turn
+//! before it. Used by tests alone.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
@@ -8,7 +9,7 @@ use std::rc::Rc;
 use crate::file_system::{FileSystem, SeekableRead, SyncedWrite};
 use crate::memory_files::MemoryFiles;
 
-/// A disk that does something of the test's at one of its operations.
+/// A disk with a disturbance at one of its operations.
 #[derive(Clone)]
 pub(crate) struct Interrupted {
     disk: MemoryFiles,
@@ -17,7 +18,7 @@ pub(crate) struct Interrupted {
     then: Rc<RefCell<Interruption>>,
 }
 
-/// What happens then. The operation fails where this gives an error.
+/// The disturbance of an operation, which fails if this gives an error.
 type Interruption = Box<dyn FnMut(&MemoryFiles) -> io::Result<()>>;
 
 impl Interrupted {

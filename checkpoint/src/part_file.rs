@@ -6,7 +6,7 @@
 pub(crate) enum PartFileKind {
     /// Arrays.
     Tensors,
-    /// What is no array.
+    /// The part of the state that is not in arrays.
     Rest,
     /// The part's own record, which is written last.
     Record,

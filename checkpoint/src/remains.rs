@@ -1,11 +1,11 @@
-//! Removal of what a writer's saves have left behind. A save that fails, that is given up, or whose process dies leaves files in
-//! a directory without a manifest, in the room that the next save needs. Each writer removes its own files: when a part
-//! fails, and before it writes the next one. Called by `part`.
+//! Removal of the remains of a writer's saves. A save that fails, that is given up, or whose process dies leaves files in a
+//! directory without a manifest, and so takes the room that the next save needs. Each writer removes its own files: when a
+//! part fails, and before it writes the next one. Called by `part`.
 //!
 //! An earlier attempt may still be sealed meanwhile: its sealer has read all records and is about to give the manifest its
 //! name. No manifest may name a file that is removed. So a writer removes a part's record first, looks for a manifest then, and
-//! removes data only where there is none. A sealer looks for the records once its manifest has its name, and takes it back
-//! where one is gone (`seal`). One of the two sees the other, whatever their order is.
+//! removes data only if there is none. A sealer looks for the records once its manifest has its name, and takes it back
+//! if one is gone (`seal`). One of the two sees the other, whatever their order is.
 
 use std::io;
 use std::path::Path;
@@ -20,8 +20,8 @@ use crate::{step_directory, step_of};
 /// saves just before, and each save removes those that it finds.
 const LOOKED_AT_MAX: usize = 16;
 
-/// Removes what earlier attempts of writer `rank` have left behind. `names` are the names in the directory of all checkpoints. What
-/// cannot be removed stays: if it leaves too little room, the save fails, and says so.
+/// Removes the remains of earlier attempts of writer `rank`. `names` are the names in the directory of all checkpoints. A
+/// file that cannot be removed stays: if it leaves too little room, the save fails with that reason.
 pub(crate) fn clear_remains(
     files: &dyn FileSystem,
     directory: &Path,

@@ -1,5 +1,6 @@
 //! Removal of old checkpoints, and of leftovers of failed saves. A checkpoint loses its manifest first. After a loss of
-//! power it is therefore partial, never damaged. Called by `seal`, and by a resume. What is later than a resume's step is set aside (`set_aside`).
+//! power it is therefore partial, never damaged. Called by `seal`, and by a resume. `set_aside` has the checkpoints that are
+//! later than the step of a resume.
 
 use std::io;
 use std::path::Path;

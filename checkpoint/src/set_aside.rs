@@ -1,5 +1,5 @@
-//! Later checkpoints, which are set aside: training goes on from an earlier step, and will write steps of the same numbers with other
-//! content. Nothing is removed: to get one back, the user renames it. Called by a resume.
+//! Setting aside of the checkpoints that are later than a resume's step: training will write steps of the same numbers with
+//! other content. They are renamed and not removed: the user may take one back by its former name. Called by a resume.
 
 use std::io;
 use std::path::Path;
@@ -31,8 +31,8 @@ pub fn set_aside_after(
     (set_aside, troubles)
 }
 
-/// As [`set_aside_after`], for a step that somebody has chosen: the newest checkpoint counts after a loss of all workers, so none of
-/// those given up may stay. If one cannot be renamed, all have their names back. What is partial may stay.
+/// As [`set_aside_after`], for a step that the user has chosen. After a loss of all workers the newest checkpoint counts, so
+/// none of the later ones may stay. If one cannot be renamed, all get their names back. A partial one may stay.
 ///
 /// # Errors
 /// [`CheckpointLoadError::InTheWay`], or [`CheckpointLoadError::List`].

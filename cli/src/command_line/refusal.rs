@@ -1,5 +1,5 @@
-//! Refusals of the system that may pass: the same is granted once somebody has mended something, or by itself. A driver that
-//! goes on with a job waits for that, since its workers train on meanwhile. Used by `job_start`, `logging` and the driver's process.
+//! Refusals of the system that may pass, by themselves or once somebody has mended something. A driver that goes on with a
+//! job waits for that, since its workers train on meanwhile. Used by `job_start`, `logging` and the driver's process.
 
 /// Way out if there is no thread to be had.
 pub(crate) const MORE_THREADS: &str = "raise the limit of threads (`ulimit -u`, pids.max of the control group, TasksMax= of a unit), or end what has them";
@@ -25,7 +25,7 @@ pub(crate) const fn may_pass(code: i32) -> bool {
     )
 }
 
-/// What lets a refusal of a disk pass; none if it need not be one of a disk.
+/// Remedy of a disk's refusal; none if the error need not be one of a disk.
 pub(crate) const fn remedy(code: i32) -> Option<&'static str> {
     match code {
         libc::EAGAIN => None,

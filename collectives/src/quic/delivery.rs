@@ -103,7 +103,7 @@ struct StreamCount {
     still: u32,
 }
 
-/// What a peer reports of a stream.
+/// A peer's report of one stream.
 #[derive(Clone, Copy, Debug)]
 struct PeerCount {
     arrived: u64,

@@ -30,7 +30,8 @@ pub struct CheckpointSource {
     pub exactly: Option<String>,
     /// Whether training begins from the start. The content of the directory is set aside then.
     pub begins_anew: bool,
-    /// Whether training may not begin if there is no checkpoint: the job has saved or loaded one, and ends rather than lose its steps.
+    /// Whether training may not begin without a checkpoint: the job has saved or loaded one, and ends rather than lose
+    /// its steps.
     pub must_exist: bool,
     /// The job's name, if the user gave it one.
     pub name: Option<String>,

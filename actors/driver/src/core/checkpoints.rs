@@ -171,7 +171,8 @@ impl Checkpoints {
 
 impl DriverCore {
     /// The folder in which the members of the generation formed last look for a checkpoint, since none of them holds a
-    /// commit, or only one that is older than the checkpoint. None if they begin from a commit, by restart, or if the job has no checkpoints.
+    /// commit, or only one that is older than the checkpoint. None if they begin from a commit, by restart, or if the
+    /// job has no checkpoints.
     pub(crate) fn checkpoint_source(&self) -> Option<CheckpointSource> {
         let settings = self.config.checkpoint.as_ref()?;
         if self.round.current()?.began_from.is_some() || self.is_by_restart() {

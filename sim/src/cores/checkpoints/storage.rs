@@ -61,8 +61,8 @@ pub(in crate::cores) struct SharedStorage {
     files: MemoryFiles,
     /// Parts that are safe, by rank.
     parts: BTreeMap<SaveKey, BTreeMap<u32, TrainedModel>>,
-    /// Saves whose parts were removed, or may be: of a step before one that was made whole, before training began again, or given up
-    /// for a later save.
+    /// Saves whose parts were removed, or may be: of a step before one that was made whole, before training began again, or
+    /// given up for a later save.
     withdrawn: BTreeSet<SaveKey>,
     /// Commits that were to be made whole, whether or not somebody heard that they are.
     offered: BTreeMap<(JobNumber, u64), Vec<TrainedModel>>,
