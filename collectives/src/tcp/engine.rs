@@ -390,9 +390,14 @@ impl Engine {
         // A mismatch explains why others give up, and may be unread behind the ends of their streams.
         let shown = self.links.iter_mut().find_map(|link| Some((link.lane.rank, link.mismatch()?)));
         let (rank, fault) = shown.unwrap_or((rank, fault));
+        let silence = self.links[index].silent_for(clock::now());
         let fault = match fault {
             LinkFault::Closed | LinkFault::Connection(_) if self.links[index].is_timed_out() => {
                 LinkFault::Connection(silent(self.path_deadline))
+            }
+            // The peer has seen the silence first, and has given the connection up.
+            LinkFault::Closed | LinkFault::Connection(_) if silence >= self.path_deadline / 2 => {
+                LinkFault::Connection(silent(silence))
             }
             fault => fault,
         };

@@ -176,6 +176,11 @@ impl StreamLink {
         is_dead.then(|| LinkFault::Connection(silent(deadline)))
     }
 
+    /// Time for which the path has carried no data, as of the last look.
+    pub(crate) fn silent_for(&self, now: Instant) -> Duration {
+        self.path.silent_for(now)
+    }
+
     /// Whether the QUIC connection has ended for its silence. The training thread finds the end of the stream, as after
     /// any other end.
     pub(crate) fn is_timed_out(&self) -> bool {

@@ -50,9 +50,9 @@ pub(super) fn probe_handshake(socket: &Socket) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
-/// The error of a path on which nothing was acknowledged for the deadline.
-pub(super) fn silent(deadline: Duration) -> io::Error {
-    let seconds = deadline.as_secs_f64();
+/// The error of a path on which nothing was acknowledged for so long, to a tenth of a second.
+pub(super) fn silent(silence: Duration) -> io::Error {
+    let seconds = (silence.as_secs_f64() * 10.0).round() / 10.0;
     let why = format!("the path to it is silent: nothing was acknowledged for {seconds} s");
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
@@ -95,6 +95,12 @@ impl PathWatch {
         let is_overdue =
             session.traffic().is_some_and(|traffic| self.judge_session(traffic, now, deadline));
         is_overdue || session.still_for() >= deadline || session.is_timed_out()
+    }
+
+    /// Time for which data has been due and the peer has acknowledged nothing, as of the last look. A connection that has
+    /// ended can be looked at no more.
+    pub(super) fn silent_for(&self, now: Instant) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     fn judge_session(&mut self, traffic: SessionTraffic, now: Instant, deadline: Duration) -> bool {
@@ -198,6 +204,7 @@ mod tests {
         assert!(!watch.judge(flight(3, 100), after(9), DEADLINE));
         assert!(!watch.judge(flight(2, 101), after(9), DEADLINE), "a byte got through");
         assert!(!watch.judge(flight(2, 101), after(18), DEADLINE));
+        assert_eq!(watch.silent_for(after(18)), Duration::from_secs(9));
         assert!(watch.judge(flight(2, 101), after(19), DEADLINE));
     }
 
@@ -224,6 +231,7 @@ mod tests {
         let told = told_alike(of_kernel, DEADLINE).to_string();
         assert_eq!(told, "the path to it is silent: nothing was acknowledged for 10 s");
         assert_eq!(told, silent(DEADLINE).to_string());
+        assert!(silent(Duration::from_millis(9_849)).to_string().ends_with("for 9.8 s"));
         let reset = io::Error::from_raw_os_error(libc::ECONNRESET);
         assert_eq!(told_alike(reset, DEADLINE).kind(), io::ErrorKind::ConnectionReset);
     }
