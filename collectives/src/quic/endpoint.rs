@@ -16,10 +16,10 @@ use quinn::{
 use socket2::Socket;
 use tokio::runtime::Handle;
 
-use super::delivery::Delivery;
 use super::handshakes::InboundHandshakes;
 use super::relay::{Unsent, relay};
 use super::session::QuicSession;
+use super::stream_delivery::StreamDelivery;
 use super::{thread, tls};
 
 /// Receive window of a connection: 16 MiB, a second's worth at 128 MiB a second, or 10 ms at 12 Gbit a second.
@@ -53,7 +53,7 @@ struct EndpointState {
     /// The event that is readable while streams wait.
     event: EventFd,
     /// The newest connection to each dialed address.
-    connections: Mutex<BTreeMap<SocketAddr, (Connection, Arc<Delivery>)>>,
+    connections: Mutex<BTreeMap<SocketAddr, (Connection, Arc<StreamDelivery>)>>,
     handshakes: Arc<InboundHandshakes>,
     /// Connections of dialing peers that are not known to be authenticated, oldest first.
     strangers: Mutex<VecDeque<(Connection, Arc<QuicSession>)>>,
@@ -194,8 +194,8 @@ impl EndpointState {
     }
 
     /// Exchanges reports on delivery over a new connection. Called on the thread of the connections.
-    fn watch(&self, connection: &Connection) -> Arc<Delivery> {
-        let delivery = Delivery::new(self.path_deadline);
+    fn watch(&self, connection: &Connection) -> Arc<StreamDelivery> {
+        let delivery = StreamDelivery::new(self.path_deadline);
         Handle::current().spawn(Arc::clone(&delivery).exchange(connection.clone()));
         delivery
     }
@@ -225,7 +225,7 @@ fn own_end(socket: UnixStream) -> io::Result<Socket> {
 async fn carry(
     socket: UnixStream,
     (send, receive): (SendStream, RecvStream),
-    delivery: &Delivery,
+    delivery: &StreamDelivery,
     shared: &EndpointState,
 ) -> io::Result<()> {
     socket.set_nonblocking(true)?;
@@ -237,7 +237,7 @@ async fn carry(
 /// A stream that was opened, and its connection.
 struct Opened {
     connection: Connection,
-    delivery: Arc<Delivery>,
+    delivery: Arc<StreamDelivery>,
     send: SendStream,
     receive: RecvStream,
 }

@@ -6,11 +6,11 @@
 //! connections. It hands each stream to the training thread as one end of a socket pair. That costs one more copy
 //! each way, and leaves every algorithm, farewell and handshake unchanged.
 
-mod delivery;
 mod endpoint;
 mod handshakes;
 mod relay;
 mod session;
+mod stream_delivery;
 mod thread;
 mod tls;
 

@@ -10,7 +10,7 @@ use quinn::{RecvStream, SendStream, VarInt};
 use socket2::SockRef;
 use tokio::net::UnixStream;
 
-use super::delivery::Delivery;
+use super::stream_delivery::StreamDelivery;
 
 /// Bytes relayed at a time.
 const CHUNK: usize = 64 * 1024;
@@ -55,7 +55,7 @@ pub(super) async fn relay(
     send: SendStream,
     receive: RecvStream,
     sending: Sending,
-    delivery: &Delivery,
+    delivery: &StreamDelivery,
 ) {
     let stream = VarInt::from(send.id()).into_inner();
     delivery.streams().open(stream);
@@ -66,7 +66,7 @@ pub(super) async fn relay(
 
 /// A stream whose bytes are counted.
 struct CountedStream<'a> {
-    delivery: &'a Delivery,
+    delivery: &'a StreamDelivery,
     stream: u64,
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use quinn::{Connection, ConnectionError, VarInt};
 
-use super::delivery::Delivery;
 use super::endpoint::WINDOW_BYTES;
+use super::stream_delivery::StreamDelivery;
 
 /// Separates this exported secret from all other uses of a TLS session.
 const LABEL: &[u8] = b"EXPORTER-elastic-collectives";
@@ -33,7 +33,7 @@ pub(crate) struct SessionTraffic {
 struct EstablishedSession {
     connection: Connection,
     binding: TlsBinding,
-    delivery: Arc<Delivery>,
+    delivery: Arc<StreamDelivery>,
 }
 
 /// The connection of a stream, once it is established; or the reason why it is not.
@@ -45,13 +45,13 @@ pub(crate) struct QuicSession {
 
 impl QuicSession {
     /// The session of an established connection.
-    pub(super) fn of(connection: Connection, delivery: Arc<Delivery>) -> Arc<QuicSession> {
+    pub(super) fn of(connection: Connection, delivery: Arc<StreamDelivery>) -> Arc<QuicSession> {
         let session = QuicSession::default();
         session.stands(connection, delivery);
         Arc::new(session)
     }
 
-    pub(super) fn stands(&self, connection: Connection, delivery: Arc<Delivery>) {
+    pub(super) fn stands(&self, connection: Connection, delivery: Arc<StreamDelivery>) {
         let mut binding = [0; BINDING_LENGTH];
         let exported = connection.export_keying_material(&mut binding, LABEL, &[]);
         let state = exported.map(|()| EstablishedSession { connection, binding, delivery });

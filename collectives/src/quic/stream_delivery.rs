@@ -1,4 +1,4 @@
-//! [`Delivery`]: whether the bytes of a connection's streams arrive. Made with each connection by the endpoint; the relay
+//! [`StreamDelivery`]: whether the bytes of a connection's streams arrive. Made with each connection by the endpoint; the relay
 //! counts, the session asks.
 //!
 //! A path may pass the small packets of keep-alives and acknowledgements while it drops those that carry data: a firewall
@@ -24,7 +24,7 @@ const ENTRY_LENGTH: usize = 17;
 
 /// The delivery over one connection.
 #[derive(Debug)]
-pub(super) struct Delivery {
+pub(super) struct StreamDelivery {
     streams: Mutex<StreamLedger>,
     /// Interval between two reports.
     every: Duration,
@@ -32,11 +32,11 @@ pub(super) struct Delivery {
     still: AtomicU32,
 }
 
-impl Delivery {
+impl StreamDelivery {
     /// Of a connection whose streams may stand still for `deadline`.
-    pub(super) fn new(deadline: Duration) -> Arc<Delivery> {
+    pub(super) fn new(deadline: Duration) -> Arc<StreamDelivery> {
         let every = deadline / REPORTS;
-        Arc::new(Delivery { streams: Mutex::default(), every, still: AtomicU32::new(0) })
+        Arc::new(StreamDelivery { streams: Mutex::default(), every, still: AtomicU32::new(0) })
     }
 
     /// Time for which bytes of a stream have been on their way and none has arrived, in whole intervals. A pause of this
@@ -50,7 +50,7 @@ impl Delivery {
     }
 
     /// Exchanges reports with the peer until the connection ends.
-    pub(super) async fn exchange(self: Arc<Delivery>, connection: Connection) {
+    pub(super) async fn exchange(self: Arc<StreamDelivery>, connection: Connection) {
         join(self.read_reports(&connection), self.send_reports(&connection)).await;
     }
 
