@@ -1,5 +1,5 @@
 //! Collectives on data of the host: it passes through the group's [`StagingLane`](crate::lane::StagingLane), in
-//! pieces that fit. Called by the group's [`Communicator`](elastic_collectives::Communicator).
+//! pieces that fit. Called by the group's [`Communicator`].
 
 use std::any::Any;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Bounded texts of a [`ProcessSight`](elastic_protocol::messages::ProcessSight): texts that a process chooses itself,
+//! Bounded texts of a [`ProcessSight`]: texts that a process chooses itself,
 //! such as its name, are made printable and short. Called by all parts of an inspection.
 
 use elastic_protocol::messages::ProcessSight;

@@ -17,7 +17,7 @@ const RECENT: Duration = Duration::from_secs(5);
 const RECENT_MIN: usize = 5;
 
 /// The last measurements. Each is the mean of the steps up to a commit, or up to a check if no commit comes within
-/// [`MEASURED_MAX`]. The median leaves out rare delays: a checkpoint, a collection of garbage, the compilation of a new
+/// `MEASURED_MAX`. The median leaves out rare delays: a checkpoint, a collection of garbage, the compilation of a new
 /// shape.
 #[derive(Debug, Default)]
 pub struct StepSamples {
