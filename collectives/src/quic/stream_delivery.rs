@@ -17,6 +17,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Reports within the time for which a stream may stand still.
 const REPORTS: u32 = 10;
+/// Least interval between two reports.
+const REPORTS_APART: Duration = Duration::from_millis(1);
 /// Most streams of one report, the newest ones, so that it fits into the least packet.
 const REPORTED_MOST: usize = 64;
 /// Length of a stream's part of a report: its number, its bytes, and whether it is full.
@@ -35,7 +37,7 @@ pub(super) struct StreamDelivery {
 impl StreamDelivery {
     /// Of a connection whose streams may stand still for `deadline`.
     pub(super) fn new(deadline: Duration) -> Arc<StreamDelivery> {
-        let every = deadline / REPORTS;
+        let every = (deadline / REPORTS).max(REPORTS_APART);
         Arc::new(StreamDelivery { streams: Mutex::default(), every, still: AtomicU32::new(0) })
     }
 
@@ -61,7 +63,7 @@ impl StreamDelivery {
     }
 
     async fn send_reports(&self, connection: &Connection) {
-        let mut ticks = interval(self.every.max(Duration::from_millis(1)));
+        let mut ticks = interval(self.every);
         // A pause of the process must not look like several intervals.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
