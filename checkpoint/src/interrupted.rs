@@ -13,7 +13,7 @@ use crate::memory_files::MemoryFiles;
 #[derive(Clone)]
 pub(crate) struct Interrupted {
     disk: MemoryFiles,
-    /// Operations until then.
+    /// Operations before the disturbed one.
     left: Rc<Cell<u64>>,
     then: Rc<RefCell<Interruption>>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Interrupted {
 type Interruption = Box<dyn FnMut(&MemoryFiles) -> io::Result<()>>;
 
 impl Interrupted {
-    /// The disk, with what happens before the operation after so many.
+    /// The disk, whose operation number `at`, counted from 0, is disturbed by `then`.
     pub(crate) fn new(
         disk: &MemoryFiles,
         at: u64,
@@ -38,7 +38,7 @@ impl Interrupted {
         if left == 0 { (self.then.borrow_mut())(&self.disk) } else { Ok(()) }
     }
 
-    /// Operations that are left until then.
+    /// Operations that are left before the disturbed one.
     pub(crate) fn left(&self) -> u64 {
         self.left.get()
     }

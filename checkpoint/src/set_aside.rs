@@ -43,16 +43,12 @@ pub fn set_aside_all_after(
 ) -> Result<(Vec<String>, Vec<String>), CheckpointLoadError> {
     let list = |source| CheckpointLoadError::List { path: directory.to_owned(), source };
     let all = names_in(files, directory).map_err(list)?;
-    let (mut set_aside, mut troubles) = (Vec::new(), Vec::new());
-    let mut former = Vec::new();
+    let (mut renamed, mut troubles) = (Vec::new(), Vec::new());
     for name in later(&all, step) {
         match rename(files, directory, name, &all) {
-            Ok(new) => {
-                set_aside.push(new);
-                former.push(name);
-            }
+            Ok(new) => renamed.push((name, new)),
             Err(source) if may_be_whole(files, &directory.join(name)) => {
-                for (new, former) in set_aside.iter().zip(former) {
+                for (former, new) in renamed {
                     let _ = files.rename(&directory.join(new), &directory.join(former));
                 }
                 let path = directory.join(name);
@@ -61,6 +57,7 @@ pub fn set_aside_all_after(
             Err(error) => troubles.push(not_renamed(name, &error)),
         }
     }
+    let set_aside: Vec<String> = renamed.into_iter().map(|(_, new)| new).collect();
     troubles.extend(sync(files, directory, &set_aside));
     Ok((set_aside, troubles))
 }

@@ -73,7 +73,7 @@ pub enum NoOutput {
         /// Its world size.
         world_size: usize,
     },
-    /// None of the selected workers is on the host.
+    /// The host has no worker that was selected.
     #[error("no such worker of generation {generation} is on {host}; its hosts are {hosts}")]
     NotOnHost {
         /// The host.

@@ -197,7 +197,7 @@ impl TortureJob {
 
 impl Drop for TortureJob {
     fn drop(&mut self) {
-        // Nobody is told of processes that survive this: the bench ends, too.
+        // Processes that survive this are not reported: the bench ends, too.
         let _ = self.kill_everything(|| 0);
     }
 }

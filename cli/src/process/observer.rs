@@ -123,7 +123,7 @@ impl DriverObserver for Observer {
             EventKind::WorkerExited { worker, .. } => self.count(worker, false),
             EventKind::JobEnded { .. } => {
                 if let Some(over) = self.over.take() {
-                    // Nobody listens if the process is ending for another reason.
+                    // The receiver is gone if the process is ending for another reason.
                     let _ = over.send(());
                 }
                 if let Some(launcher) = &self.launcher {

@@ -10,7 +10,7 @@ use quinn::{RecvStream, SendStream, VarInt};
 use socket2::SockRef;
 use tokio::net::UnixStream;
 
-use super::stream_delivery::StreamDelivery;
+use super::stream_delivery::{CountedStream, StreamDelivery};
 
 /// Bytes relayed at a time.
 const CHUNK: usize = 64 * 1024;
@@ -57,17 +57,8 @@ pub(super) async fn relay(
     sending: Sending,
     delivery: &StreamDelivery,
 ) {
-    let stream = VarInt::from(send.id()).into_inner();
-    delivery.streams().open(stream);
-    let counted = CountedStream { delivery, stream };
+    let counted = delivery.count(VarInt::from(send.id()).into_inner());
     join(carry_out(&socket, send, sending, &counted), carry_in(&socket, receive, &counted)).await;
-    delivery.streams().close(stream);
-}
-
-/// A stream whose bytes are counted.
-struct CountedStream<'a> {
-    delivery: &'a StreamDelivery,
-    stream: u64,
 }
 
 async fn carry_out(
@@ -80,7 +71,7 @@ async fn carry_out(
     loop {
         match read(socket, &mut bytes).await {
             Ok(count) if count > 0 => {
-                counted.delivery.streams().wrote(counted.stream, count);
+                counted.wrote(count);
                 if send.write_all(&bytes[..count]).await.is_err() {
                     // The peer takes no more bytes, or is gone: this end takes no more either.
                     shut(socket, Shutdown::Read);
@@ -103,13 +94,13 @@ async fn carry_out(
 async fn carry_in(socket: &UnixStream, mut receive: RecvStream, counted: &CountedStream<'_>) {
     // An error is the connection's end: the training thread sees it as the end of the stream.
     while let Ok(Some(chunk)) = receive.read_chunk(CHUNK, true).await {
-        counted.delivery.streams().arrived(counted.stream, chunk.bytes.len());
+        counted.arrived(chunk.bytes.len());
         if write_all(socket, &chunk.bytes).await.is_err() {
             // The training thread has left; an error of `stop` means that the stream has ended anyway.
             let _ = receive.stop(VarInt::from_u32(0));
             break;
         }
-        counted.delivery.streams().taken(counted.stream);
+        counted.taken();
     }
     shut(socket, Shutdown::Write);
 }

@@ -47,7 +47,13 @@ impl StreamDelivery {
         self.every * self.still.load(Ordering::Relaxed)
     }
 
-    pub(super) fn streams(&self) -> MutexGuard<'_, StreamLedger> {
+    /// Counts the bytes of a stream of the connection, by its number.
+    pub(super) fn count(&self, stream: u64) -> CountedStream<'_> {
+        self.streams().open(stream);
+        CountedStream { delivery: self, stream }
+    }
+
+    fn streams(&self) -> MutexGuard<'_, StreamLedger> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -82,9 +88,38 @@ impl StreamDelivery {
     }
 }
 
+/// A stream whose bytes are counted until this is dropped.
+pub(super) struct CountedStream<'a> {
+    delivery: &'a StreamDelivery,
+    stream: u64,
+}
+
+impl CountedStream<'_> {
+    /// Counts bytes that are written, or about to be.
+    pub(super) fn wrote(&self, bytes: usize) {
+        self.delivery.streams().wrote(self.stream, bytes);
+    }
+
+    /// Counts bytes that have arrived. The reader has yet to take them: until it has, the stream is full.
+    pub(super) fn arrived(&self, bytes: usize) {
+        self.delivery.streams().arrived(self.stream, bytes);
+    }
+
+    /// The reader has taken all bytes that have arrived.
+    pub(super) fn taken(&self) {
+        self.delivery.streams().taken(self.stream);
+    }
+}
+
+impl Drop for CountedStream<'_> {
+    fn drop(&mut self) {
+        self.delivery.streams().close(self.stream);
+    }
+}
+
 /// The bytes of each stream, by the stream's number, which is the same at both ends. Without I/O.
 #[derive(Debug, Default)]
-pub(super) struct StreamLedger {
+struct StreamLedger {
     streams: BTreeMap<u64, StreamCount>,
 }
 
@@ -113,31 +148,28 @@ struct PeerCount {
 }
 
 impl StreamLedger {
-    pub(super) fn open(&mut self, stream: u64) {
+    fn open(&mut self, stream: u64) {
         self.streams.insert(stream, StreamCount::default());
     }
 
-    pub(super) fn close(&mut self, stream: u64) {
+    fn close(&mut self, stream: u64) {
         self.streams.remove(&stream);
     }
 
-    /// Counts bytes that are written, or about to be.
-    pub(super) fn wrote(&mut self, stream: u64, bytes: usize) {
+    fn wrote(&mut self, stream: u64, bytes: usize) {
         if let Some(count) = self.streams.get_mut(&stream) {
             count.written += bytes as u64;
         }
     }
 
-    /// Counts bytes that have arrived. The reader has yet to take them: until it has, the stream is full.
-    pub(super) fn arrived(&mut self, stream: u64, bytes: usize) {
+    fn arrived(&mut self, stream: u64, bytes: usize) {
         if let Some(count) = self.streams.get_mut(&stream) {
             count.arrived += bytes as u64;
             count.is_full = true;
         }
     }
 
-    /// The reader has taken all bytes that have arrived.
-    pub(super) fn taken(&mut self, stream: u64) {
+    fn taken(&mut self, stream: u64) {
         if let Some(count) = self.streams.get_mut(&stream) {
             count.is_full = false;
         }

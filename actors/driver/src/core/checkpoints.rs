@@ -531,13 +531,17 @@ impl DriverCore {
             load.found = step;
         }
         // A job that ends for want of a checkpoint does not begin from the start.
-        let ends = missing.is_some() && step.is_none() && self.is_loss_dear();
-        if !ends {
+        if missing.is_none() || !self.ends_without_checkpoint(step) {
             self.event(EventKind::CheckpointLoaded { step: step.map(|step| step.0), notes });
         }
         if let Some(saved) = missing {
             self.handle_missing_checkpoint(now, saved, step);
         }
+    }
+
+    /// Whether the job ends for a checkpoint that it has saved and that is gone, with this one `found` in its place.
+    fn ends_without_checkpoint(&self, found: Option<Step>) -> bool {
+        found.is_none() && self.is_loss_dear()
     }
 
     /// Handles a root that has not found the checkpoint that this job saved last: its folder may not be mounted. The steps
@@ -549,7 +553,7 @@ impl DriverCore {
             settings.directory
         );
         self.lose_further_steps(now, saved.0.saturating_sub(found.unwrap_or_default().0));
-        if found.is_none() && self.is_loss_dear() {
+        if self.ends_without_checkpoint(found) {
             let hint = "is that folder mounted on every host? --on-total-loss restart begins again from the start";
             return self.fail(now, &what, Some(hint));
         }
