@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     /// The file system refused an operation.
-    #[error("{action} {path} failed")]
+    #[error("{action} {path} failed{}", way_out(.source))]
     Io {
         /// The attempted operation.
         action: &'static str,
@@ -64,6 +64,14 @@ impl SaveError {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }
+    }
+}
+
+/// The limit behind an error that names none.
+fn way_out(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => " (a limit of the size of files: `ulimit -f`)",
+        _ => "",
     }
 }
 
@@ -176,11 +184,14 @@ pub enum CheckpointLoadError {
         /// The system's error.
         source: io::Error,
     },
-    /// There is no checkpoint, though the job has saved or loaded one.
+    /// The checkpoint that the job has saved or loaded last is not there.
     #[error(
-        "there is no checkpoint in {path}, and this job has saved or loaded one: is that folder mounted on every host?"
+        "the checkpoint of step {step}, which this job has saved or loaded, is not in {path}: is that folder mounted on \
+         every host?"
     )]
     Gone {
+        /// Its step.
+        step: u64,
         /// The directory.
         path: PathBuf,
     },

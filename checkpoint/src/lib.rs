@@ -40,7 +40,8 @@ pub use self::manifest::{FileRecord, Manifest, TensorRecord};
 pub use self::memory_files::MemoryFiles;
 pub use self::part::{PartSummary, part_bytes, write_part};
 pub use self::read::{
-    CheckpointCandidate, CheckpointSearch, LoadedCheckpoint, list, load, newest, verify,
+    CheckpointCandidate, CheckpointSearch, CheckpointTrace, LoadedCheckpoint, is_removed, list,
+    load, newest, verify,
 };
 pub use self::retain::clear_partial;
 pub use self::seal::{SealSummary, seal};

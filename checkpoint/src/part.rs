@@ -1,7 +1,7 @@
 //! Writes one writer's part of a checkpoint. Called by every worker, beside training.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Metadata, TensorInfo};
 use xxhash_rust::xxh3::xxh3_64;
@@ -27,7 +27,7 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Writes the part of writer `rank`, and makes it safe. Before that it removes what earlier attempts of this writer have left
 /// behind. `pace` is called with the number of bytes that were written since the last call: it may wait, to bound the
-/// bandwidth, and it may give the save up with an error.
+/// bandwidth, and it may give the save up with an error. It is asked before each file, too, with 0 bytes.
 ///
 /// # Errors
 /// [`SaveError`]. Files that were written so far are removed, if the file system allows that.
@@ -68,8 +68,21 @@ struct PartOutput<'a> {
 
 impl PartOutput<'_> {
     fn create(&mut self, name: &str) -> Result<PacedFile<'_>, SaveError> {
+        (self.pace)(0)?;
         self.made.push(name.to_owned());
-        PacedFile::create(self.files, self.of_step, name.to_owned(), self.pace)
+        let path = self.of_step.join(name);
+        let created = match self.files.create(&path) {
+            // A writer that gives up an earlier save of this step has removed the directory, which was empty just then. The seal
+            // makes its name safe again.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let made = self.files.make_directory(self.of_step);
+                made.map_err(SaveError::io("making the directory", self.of_step))?;
+                self.files.create(&path)
+            }
+            created => created,
+        };
+        let file = created.map_err(SaveError::io("making", &path))?;
+        Ok(PacedFile::of(file, path, name.to_owned(), self.pace))
     }
 
     fn write(
@@ -222,7 +235,7 @@ pub(crate) fn header(tensors: &[&CheckpointTensor]) -> Result<Vec<u8>, SaveError
 /// A file that is written with its checksums.
 pub(crate) struct PacedFile<'a> {
     file: Box<dyn SyncedWrite>,
-    path: std::path::PathBuf,
+    path: PathBuf,
     name: String,
     written: u64,
     chunks: Vec<String>,
@@ -240,8 +253,17 @@ impl<'a> PacedFile<'a> {
     ) -> Result<Self, SaveError> {
         let path = directory.join(&name);
         let file = files.create(&path).map_err(SaveError::io("making", &path))?;
+        Ok(Self::of(file, path, name, pace))
+    }
+
+    fn of(
+        file: Box<dyn SyncedWrite>,
+        path: PathBuf,
+        name: String,
+        pace: &'a mut dyn FnMut(usize) -> Result<(), SaveError>,
+    ) -> Self {
         let chunk = xxhash_rust::xxh3::Xxh3::new();
-        Ok(Self { file, path, name, written: 0, chunks: Vec::new(), chunk, in_chunk: 0, pace })
+        Self { file, path, name, written: 0, chunks: Vec::new(), chunk, in_chunk: 0, pace }
     }
 
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), SaveError> {

@@ -13,6 +13,9 @@ use crate::manifest::{MANIFEST, MANIFEST_BYTES_MAX, Manifest};
 use crate::retain::steps;
 use crate::{step_directory, step_of};
 
+/// The most looks for a checkpoint in a directory whose job removes those that are being read.
+const LOOKS_MAX: u32 = 5;
+
 /// A step's directory.
 #[derive(Clone, Debug)]
 pub struct CheckpointCandidate {
@@ -33,6 +36,17 @@ pub struct LoadedCheckpoint {
     pub path: PathBuf,
     /// The commit.
     pub bytes: Vec<u8>,
+}
+
+/// The result of a look for the checkpoint of a step, before its files are read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CheckpointTrace {
+    /// It is there, or it is damaged.
+    There,
+    /// It cannot be read for now.
+    Unreadable,
+    /// It is not there.
+    None,
 }
 
 /// All steps' directories, the oldest first. A directory that does not exist holds none.
@@ -85,6 +99,12 @@ pub fn verify(files: &dyn FileSystem, of_step: &Path, manifest: &Manifest) -> Re
     read_commit(files, of_step, manifest).map(|_bytes| ())
 }
 
+/// Whether a checkpoint that had a manifest has none any more: its job has removed it meanwhile, which is no damage.
+pub fn is_removed(files: &dyn FileSystem, of_step: &Path) -> bool {
+    let manifest = files.open(&of_step.join(MANIFEST));
+    manifest.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// The search for the checkpoint that training goes on from: offers candidates, the newest first, until one is taken.
 #[derive(Debug)]
 pub struct CheckpointSearch {
@@ -117,9 +137,40 @@ impl CheckpointSearch {
         Ok(Self { path: directory.to_owned(), is_exact: false, left, passed_over: Vec::new() })
     }
 
+    /// Looks for the checkpoint of this step in another directory, too. What the searched directory holds of the same or a
+    /// later step is offered before it.
+    pub fn add_from(&mut self, files: &dyn FileSystem, directory: &Path, step: u64) {
+        let path = directory.join(step_directory(step));
+        let manifest = read_manifest(files, &path, step);
+        if manifest.as_ref().err() == Some(&Damage::Partial) {
+            return;
+        }
+        let at = self.left.partition_point(|candidate| candidate.step < step);
+        self.left.insert(at, CheckpointCandidate { step, path, manifest });
+    }
+
     /// Whether a checkpoint is left that can be offered.
     pub fn has_candidate(&self) -> bool {
         self.left.iter().any(|candidate| candidate.manifest.is_ok())
+    }
+
+    /// The newest step that is left and can be offered.
+    pub fn newest_step(&self) -> Option<u64> {
+        self.left.iter().rev().find(|candidate| candidate.manifest.is_ok()).map(|it| it.step)
+    }
+
+    /// The trace of the checkpoint of a step, or of a later one.
+    pub fn trace_of(&self, step: u64) -> CheckpointTrace {
+        let of_step = self.left.iter().filter(|candidate| candidate.step >= step);
+        let mut trace = CheckpointTrace::None;
+        for CheckpointCandidate { manifest, .. } in of_step {
+            match manifest {
+                Err(Damage::Partial | Damage::Foreign { .. }) => {}
+                Err(Damage::Unreadable { .. }) => trace = CheckpointTrace::Unreadable,
+                Ok(_) | Err(_) => return CheckpointTrace::There,
+            }
+        }
+        trace
     }
 
     /// The error of a manifest that could not be read, if there is one and no checkpoint is left that can be offered.
@@ -192,9 +243,15 @@ pub fn newest(
     directory: &Path,
     name: Option<&str>,
 ) -> Result<(Option<LoadedCheckpoint>, Vec<(String, Damage)>), CheckpointLoadError> {
-    let mut search = CheckpointSearch::newest(files, directory, name)?;
-    let loaded = take(files, &mut search)?;
-    Ok((loaded, search.passed_over()))
+    let mut looks = 1;
+    loop {
+        let mut search = CheckpointSearch::newest(files, directory, name)?;
+        let (taken, has_removed) = take(files, &mut search);
+        match taken {
+            Ok(None) | Err(_) if has_removed && looks < LOOKS_MAX => looks += 1,
+            taken => return Ok((taken?, search.passed_over())),
+        }
+    }
 }
 
 /// Reads the checkpoint in this step's directory.
@@ -205,23 +262,35 @@ pub fn load(
     files: &dyn FileSystem,
     of_step: &Path,
 ) -> Result<LoadedCheckpoint, CheckpointLoadError> {
-    let taken = take(files, &mut CheckpointSearch::exactly(files, of_step))?;
+    let (taken, _) = take(files, &mut CheckpointSearch::exactly(files, of_step));
+    let taken = taken?;
     let (path, damage) = (of_step.to_owned(), Damage::Partial);
     taken.ok_or(CheckpointLoadError::Damaged { path, damage })
 }
 
-/// Reads the candidates that a search offers, until one is whole.
+/// Reads the candidates that a search offers, until one is whole. Returns also whether one was removed meanwhile.
 fn take(
     files: &dyn FileSystem,
     search: &mut CheckpointSearch,
-) -> Result<Option<LoadedCheckpoint>, CheckpointLoadError> {
-    while let Some((path, manifest)) = search.offer()? {
+) -> (Result<Option<LoadedCheckpoint>, CheckpointLoadError>, bool) {
+    let mut has_removed = false;
+    loop {
+        let (path, manifest) = match search.offer() {
+            Ok(Some(offered)) => offered,
+            Ok(None) => return (Ok(None), has_removed),
+            Err(error) => return (Err(error), has_removed),
+        };
         match read_commit(files, &path, &manifest) {
-            Ok(bytes) => return Ok(Some(LoadedCheckpoint { manifest, path, bytes })),
-            Err(damage) => search.pass_over(manifest.step, damage),
+            Ok(bytes) => {
+                return (Ok(Some(LoadedCheckpoint { manifest, path, bytes })), has_removed);
+            }
+            Err(damage) => {
+                let is_removed = is_removed(files, &path);
+                has_removed |= is_removed;
+                search.pass_over(manifest.step, if is_removed { Damage::Partial } else { damage });
+            }
         }
     }
-    Ok(None)
 }
 
 /// Checks that a checkpoint is of a job of this name.

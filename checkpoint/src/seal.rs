@@ -1,6 +1,7 @@
 //! Makes a checkpoint whole once all its parts are safe: collects the parts' records into the manifest, and gives the
 //! manifest its name. Called by one writer, at the driver's order.
 
+use std::cmp::Ordering;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
@@ -166,14 +167,16 @@ fn read_part(
     })
 }
 
-/// The entries of a manifest that identify its saver: the job, and the time of the save.
+/// The entry of a manifest that identifies its saver.
 #[derive(Deserialize)]
 struct Saver {
     job: String,
-    saved_at_ms: u64,
+    term: u64,
 }
 
-/// Another job that has saved to this directory since this one has: each removes the checkpoints of the other.
+/// Another job that has saved to this directory since this one has: each removes the checkpoints of the other. The steps tell,
+/// and no clock: a job goes on from the newest step of its directory, or sets the later ones aside, so those of a former job
+/// are before all of its own. Of two jobs that save, the one that is behind finds the other.
 fn other_saver(files: &dyn FileSystem, directory: &Path, ours: &Manifest) -> Option<String> {
     let saver = |step: u64| -> Option<(u64, Saver)> {
         let file = files.open(&directory.join(step_directory(step)).join(MANIFEST)).ok()?;
@@ -183,13 +186,34 @@ fn other_saver(files: &dyn FileSystem, directory: &Path, ours: &Manifest) -> Opt
     let savers: Vec<(u64, Saver)> = newest.filter_map(saver).collect();
     let (own, others): (Vec<_>, Vec<_>) =
         savers.into_iter().partition(|(_, saver)| saver.job == ours.job);
-    let since = own.iter().map(|(_, saver)| saver.saved_at_ms).min()?;
-    let (step, other) = others.into_iter().find(|(_, saver)| saver.saved_at_ms > since)?;
-    let (job, directory) = (other.job, directory.display());
+    let first = own.iter().map(|(step, _)| *step).fold(ours.step, u64::min);
+    let directory = directory.display();
+    if let Some((step, other)) = others.into_iter().find(|(step, _)| *step > first) {
+        return Some(format!(
+            "the job {} saves to {directory}, too (step {step}): each removes the checkpoints of the other; give each \
+             job a directory of its own",
+            other.job
+        ));
+    }
+    let (step, copy) = copy_of_job(&own, ours)?;
     Some(format!(
-        "the job {job} saves to {directory}, too (step {step}): each removes the checkpoints of the other; give each \
-         job a directory of its own"
+        "another copy of this job saves to {directory}, too (step {step}, term {} of its driver, and this is term {}): each \
+         removes the checkpoints of the other; was the state directory copied? end one of both, or give each a directory of \
+         its own",
+        copy.term, ours.term
     ))
+}
+
+/// Another copy of this job, from a copied state directory: its driver has another term, and their steps alternate. A driver
+/// that takes over saves later steps than its predecessor, and no earlier ones.
+fn copy_of_job<'a>(own: &'a [(u64, Saver)], ours: &Manifest) -> Option<&'a (u64, Saver)> {
+    let of_term = own.iter().filter(|(_, saver)| saver.term == ours.term);
+    let first = of_term.map(|(step, _)| *step).fold(ours.step, u64::min);
+    own.iter().find(|(step, saver)| match saver.term.cmp(&ours.term) {
+        Ordering::Less => *step > first,
+        Ordering::Equal => false,
+        Ordering::Greater => *step < ours.step,
+    })
 }
 
 /// Removes files that do not belong to a whole checkpoint from its directory: the parts' records, and files of attempts

@@ -1,5 +1,6 @@
 //! Tests of the rules of checkpoints, on a disk that loses power and flips bits.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use serde_json::json;
@@ -193,29 +194,108 @@ fn damaged_ones_alone_are_an_error_and_partial_ones_alone_are_none() {
     assert!(error.to_string().contains("step-0000000006: rest-1.1-00000"), "{error}");
 }
 
+/// Saves as this driver's job, and gives what the seal warns of.
+fn save_as((job, term): (&str, u64), disk: &MemoryFiles, step: u64, at_ms: u64) -> Vec<String> {
+    let attempt = || SaveAttempt { job: job.to_owned(), term, ..attempt(step) };
+    for rank in 0..WORLD_SIZE {
+        let (bytes, tensors) = commit(step);
+        let position = json!({});
+        let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
+        write_part(disk, directory(), &attempt(), rank, &snapshot, &mut |_| Ok(())).expect("sound");
+    }
+    seal(disk, directory(), &attempt(), at_ms, KEEP).expect("sound").troubles
+}
+
 #[test]
 fn c_4_another_job_that_saves_to_the_same_directory_is_named() {
     let disk = MemoryFiles::new(1);
-    let save = |job: &str, step, at_ms| {
-        (0..WORLD_SIZE).try_for_each(|rank| {
-            let (bytes, tensors) = commit(step);
-            let position = json!({});
-            let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
-            let attempt = SaveAttempt { job: job.to_owned(), ..attempt(step) };
-            write_part(&disk, directory(), &attempt, rank, &snapshot, &mut |_| Ok(())).map(|_| ())
-        })?;
-        let attempt = SaveAttempt { job: job.to_owned(), ..attempt(step) };
-        seal(&disk, directory(), &attempt, at_ms, KEEP).map(|sealed| sealed.troubles)
-    };
-    assert_eq!(save("former", 1, 10).expect("sound"), [""; 0]);
-    assert_eq!(save("ours", 2, 20).expect("sound"), [""; 0], "the former one has ended");
-    assert_eq!(save("ours", 3, 30).expect("sound"), [""; 0]);
-    let told = save("theirs", 4, 40).expect("sound");
-    assert_eq!(told, [""; 0], "it may go on from ours");
-    let told = save("ours", 5, 50).expect("sound").concat();
+    // The clock of each host is another one: of the first job's it is ahead.
+    let save = |job, step, at_ms| save_as((job, 1), &disk, step, at_ms);
+    assert_eq!(save("former", 1, 7_200_000), [""; 0]);
+    assert_eq!(save("ours", 2, 20), [""; 0], "the former one has ended");
+    assert_eq!(save("ours", 3, 30), [""; 0]);
+    assert_eq!(save("theirs", 4, 40), [""; 0], "it may go on from ours");
+    let told = save("ours", 5, 5).concat();
     assert!(told.contains("the job theirs") && told.contains("(step 4)"), "{told}");
-    let told = save("theirs", 6, 60).expect("sound").concat();
+    let told = save("theirs", 6, 60).concat();
     assert!(told.contains("the job ours") && told.contains("(step 5)"), "{told}");
+}
+
+#[test]
+fn c_4_another_copy_of_a_job_that_saves_to_the_same_directory_is_named_by_both() {
+    let disk = MemoryFiles::new(1);
+    let save = |term, step| save_as(("ours", term), &disk, step, 1);
+    assert_eq!([save(1, 1), save(1, 2), save(2, 3), save(2, 4)].concat(), [""; 0], "a takeover");
+    let told = save(1, 5).concat();
+    assert!(
+        told.contains("another copy of this job") && told.contains("(step 4, term 2"),
+        "{told}"
+    );
+    let told = save(2, 6).concat();
+    assert!(
+        told.contains("another copy of this job") && told.contains("(step 5, term 1"),
+        "{told}"
+    );
+}
+
+/// A disk on which a job goes on saving once one of its checkpoints is read: its retention removes that one.
+struct SavedMeanwhile {
+    disk: MemoryFiles,
+    is_saved: std::cell::Cell<bool>,
+}
+
+impl FileSystem for SavedMeanwhile {
+    fn open(&self, path: &Path) -> std::io::Result<Box<dyn SeekableRead>> {
+        if !path.ends_with("manifest.json") && !self.is_saved.replace(true) {
+            for step in 5..7 {
+                save(&self.disk, step).expect("the disk is sound");
+            }
+        }
+        self.disk.open(path)
+    }
+
+    fn list(&self, directory: &Path) -> std::io::Result<Vec<String>> {
+        self.disk.list(directory)
+    }
+
+    fn make_directory(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.make_directory(path)
+    }
+
+    fn create(&self, path: &Path) -> std::io::Result<Box<dyn SyncedWrite>> {
+        self.disk.create(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.remove_file(path)
+    }
+
+    fn remove_directory(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.remove_directory(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.sync_directory(path)
+    }
+}
+
+#[test]
+fn c_2_one_that_its_job_removes_while_it_is_read_is_not_damaged_and_a_newer_one_is_found() {
+    let disk = MemoryFiles::new(1);
+    save(&disk, 4).expect("the disk is sound");
+    let first = list(&disk, directory()).expect("it is there").remove(0);
+    let manifest = first.manifest.expect("it is whole");
+    let files = SavedMeanwhile { disk, is_saved: false.into() };
+    let (found, _) = newest(&files, directory(), None).expect("there is a whole one");
+    assert_eq!(found.map(|found| found.manifest.step), Some(6));
+    verify(&files, &first.path, &manifest).expect_err("it is gone");
+    assert!(is_removed(&files, &first.path));
+    let error = load(&files, &first.path).expect_err("it is gone").to_string();
+    assert!(error.contains("step-0000000004"), "{error}");
 }
 
 #[test]
@@ -290,6 +370,32 @@ fn another_reader_of_safetensors_reads_the_arrays() {
     let read = safetensors::SafeTensors::deserialize(&content).expect("its own crate reads it");
     assert_eq!(read.tensor("model.weight").expect("named").data(), &bytes[5..25]);
     assert_eq!(read.tensor("model.bias").expect("named").shape(), [3]);
+    assert!(!root.path().join("model.safetensors.partial").exists());
+}
+
+#[test]
+fn s_12_an_export_that_fails_leaves_the_former_file_as_it_was() {
+    let disk = MemoryFiles::new(1);
+    save(&disk, 4).expect("the disk is sound");
+    let (loaded, _) = newest(&disk, directory(), None).expect("whole");
+    let mut loaded = loaded.expect("there is one");
+    let into = Path::new("model.safetensors");
+    let read = || {
+        let mut content = Vec::new();
+        disk.open(into).expect("there").read_to_end(&mut content).expect("memory");
+        content
+    };
+    export(&disk, &loaded, into).expect("written");
+    let former = read();
+    loaded.bytes[6] ^= 1;
+    disk.fill(true);
+    export(&disk, &loaded, into).expect_err("there is no room");
+    assert_eq!(read(), former);
+    let names = disk.list(Path::new("")).expect("the root");
+    assert!(names.iter().all(|name| !name.ends_with(".partial")), "{names:?}");
+    disk.fill(false);
+    export(&disk, &loaded, into).expect("written");
+    assert_ne!(read(), former);
 }
 
 #[test]

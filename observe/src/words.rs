@@ -44,7 +44,6 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::HostLost { .. }
         | EventKind::HostBlacklisted { .. }
         | EventKind::HostUnreachable(_)
-        | EventKind::StateLost { .. }
         | EventKind::CheckpointFailed { .. }
         | EventKind::Abandoned { .. }
         | EventKind::Warning { .. }
@@ -61,6 +60,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::WorkerOutOfMemory { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
         EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
+        EventKind::StateLost { steps_lost, .. } => warn_if(*steps_lost > 0),
         EventKind::CheckpointLoaded { notes, .. } => warn_if(!notes.is_empty()),
         EventKind::TakeoverDone { lost, .. } => warn_if(*lost > 0),
         EventKind::WorkerStarted { .. }
@@ -397,10 +397,20 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             }
             None => format!("no host has trained a step yet after generation {from}"),
         },
+        EventKind::StateLost { committed, begins_at, steps_lost: 0 } => format!(
+            "no step is lost: every worker that held committed step {committed} is gone, and training begins again at step \
+             {begins_at}"
+        ),
+        // With --on-total-loss fail, training begins again from a checkpoint only, and never from the start.
+        EventKind::StateLost { committed, begins_at: 0, steps_lost } => format!(
+            "STEPS ARE LOST: every worker that held committed step {committed} is gone. Training begins again from the start, \
+             {steps_lost} steps are lost. More workers on more hosts would have kept them, and so would checkpoints \
+             (--on-total-loss fail ends the job instead)"
+        ),
         EventKind::StateLost { committed, begins_at, steps_lost } => format!(
             "STEPS ARE LOST: every worker that held committed step {committed} is gone. Training begins again at step \
-             {begins_at}, {steps_lost} steps are lost. More workers on more hosts would have kept them \
-             (--on-total-loss fail ends the job instead)"
+             {begins_at}, {steps_lost} steps are lost. More workers on more hosts would have kept them; of checkpoints that \
+             are saved more often (--checkpoint-every), fewer are lost"
         ),
         EventKind::CheckpointSaved { step, bytes, ms } => {
             format!(
@@ -484,6 +494,34 @@ fn list(names: &[impl ToString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn l_1_a_loss_of_no_step_is_no_alarm() {
+        let lost = |begins_at| EventKind::StateLost {
+            committed: 1_237,
+            begins_at,
+            steps_lost: 1_237 - begins_at,
+        };
+        let words = describe_event(GenerationId(2), &lost(1_237));
+        let text = "no step is lost: every worker that held committed step 1237 is gone, and training begins again at step 1237";
+        assert_eq!((words.level, words.text.as_str()), (EventLevel::Info, text));
+        let words = describe_event(GenerationId(2), &lost(1_220));
+        assert_eq!(words.level, EventLevel::Warn);
+        assert!(words.text.starts_with("STEPS ARE LOST: "), "{}", words.text);
+    }
+
+    #[test]
+    fn l_1_the_way_out_of_a_loss_of_steps_is_one_that_was_not_taken() {
+        let text = |begins_at| {
+            let lost = EventKind::StateLost { committed: 200, begins_at, steps_lost: 46 };
+            describe_event(GenerationId(2), &lost).text
+        };
+        // A job with --on-total-loss fail goes on from a checkpoint.
+        assert!(text(180).contains("(--checkpoint-every)"), "{}", text(180));
+        assert!(!text(180).contains("--on-total-loss"), "{}", text(180));
+        assert!(text(0).contains("from the start"), "{}", text(0));
+        assert!(text(0).contains("--on-total-loss fail ends the job instead"), "{}", text(0));
+    }
 
     #[test]
     fn a_sentence_names_so_many_and_counts_the_others() {

@@ -40,6 +40,7 @@ macro_rules! bugs {
                         | Self::UnlistedAtOnceFatal
                         | Self::BlameForgotten
                         | Self::HalfACommit
+                        | Self::VainPartWritten
                 )
             }
 
@@ -52,6 +53,7 @@ macro_rules! bugs {
                         | Self::DeferredOvertaken
                         | Self::TurnNotTaken
                         | Self::FormerKeysRead
+                        | Self::NewcomerCountsAsOld
                         | Self::RequestsNotSentAgain
                         | Self::ClosedClientKept
                 )
@@ -187,6 +189,8 @@ bugs! {
     KeptNotAwaited = "a process that is kept in mode auto may take for ever to attach", "driver";
     /// In mode auto, a process that left its job counts as one that has done its part (G-10).
     LeftCountsAsDone = "a worker that left before its driver knew it counts as done", "driver";
+    /// A job whose program ends without training is not over when all its processes have ended (G-10).
+    UntrainedJobGoesOn = "a program that does not train never ends its job", "driver";
     /// A driver that takes over counts the program as missing everywhere, though it has run (G-10).
     ProgramForgotten = "a new driver does not know that the program has run", "driver";
     /// SIGTERM ends the job although another driver stands by (D-3).
@@ -302,6 +306,8 @@ bugs! {
     CommitNotTold = "the commit is not told on arrival", "state";
     /// A step whose save a new driver orders again, as its predecessor did, is never reported as safe (C-1).
     RepeatedSaveUnanswered = "an order to save that a new driver repeats is not answered", "state";
+    /// A part is written to its end although its generation has ended, or another save was ordered (C-4).
+    VainPartWritten = "the part of a save that is in vain is not given up", "state";
     /// The pause of one generation goes on in the next.
     PauseOutlivesGeneration = "a pause outlives its generation", "state";
     /// On a new connection the worker does not repeat the messages that the driver missed.
@@ -348,6 +354,8 @@ bugs! {
     EndNotSaved = "the commit with which training ends is not saved", "driver";
     /// Nothing is saved when the operator ends the job (C-1).
     StopNotSaved = "a job that is stopped saves nothing before", "driver";
+    /// Members on notice, without which no generation can go on, leave before their commit is saved (C-1).
+    LeaversNotSaved = "members on notice leave before their commit is saved", "driver";
     /// A checkpoint's manifest gets its name before the data that it names is safe (C-1).
     ManifestBeforeData = "a manifest gets its name before its data is safe", "checkpoint";
     /// The directories of checkpoints are not synced (C-1).
@@ -392,6 +400,8 @@ bugs! {
     DeferredOvertaken = "a request overtakes a deferred one of its client", "store";
     /// The connection that has the turn of one that is gone is not read.
     TurnNotTaken = "the turn of a connection that is gone is not taken", "store";
+    /// In mode auto, a process that is started in the place of one that was kept does not see the keys of the others.
+    NewcomerCountsAsOld = "a newcomer in process counts as one of an older generation", "store";
     /// A generation begins with the keys of the former one.
     FormerKeysRead = "a generation reads the keys of the former one", "store";
     /// Requests that a driver's former life has not answered are not sent to the next one.

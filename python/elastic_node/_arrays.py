@@ -6,7 +6,8 @@ from __future__ import annotations
 import array
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Sequence, Tuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence, Tuple
 
 if TYPE_CHECKING:
     import torch
@@ -30,16 +31,31 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
 
 
+def check_unmasked(value: Any) -> None:
+    """Refuses an array whose mask would be lost.
+
+    Raises:
+        TypeError: it is a masked array.
+    """
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(value, masked.MaskedArray):
+        raise TypeError(
+            "a masked array would lose its mask: give array.filled(…), with a value that does not change the result, such as 0 "
+            "for a sum"
+        )
+
+
 def writable(value: Any) -> Any:
     """The memory of an array that is changed in place.
 
     Raises:
-        TypeError: a JAX array.
+        TypeError: a JAX array, or a masked array.
         ValueError: a tensor that autograd is recording: its gradient would be wrong without a word.
     """
     if is_jax(value):
         raise TypeError("JAX arrays cannot be changed in place: take the function without the underscore")
     if not is_torch(value):
+        check_unmasked(value)
         return value
     torch = sys.modules["torch"]
     if value.requires_grad and not value.is_leaf and torch.is_grad_enabled():
@@ -55,7 +71,11 @@ def writable(value: Any) -> Any:
 
 def copy_of(value: Any, as_float: bool = False) -> Tuple[Any, Back]:
     """A contiguous copy, and a function that makes the caller's type of it again. `as_float` is for plain
-    integers."""
+    integers.
+
+    Raises:
+        TypeError: a masked array.
+    """
     if is_torch(value):
         torch = sys.modules["torch"]
         return value.detach().clone(memory_format=torch.contiguous_format), _same
@@ -64,6 +84,7 @@ def copy_of(value: Any, as_float: bool = False) -> Tuple[Any, Back]:
         return array.array("d" if is_float else "q", [value]), _first
     import numpy
 
+    check_unmasked(value)
     if is_jax(value):
         return numpy.array(value), sys.modules["jax"].numpy.asarray
     return numpy.array(value, order="C"), _same
@@ -79,11 +100,16 @@ def _first(value: Any) -> Any:
 
 def contiguous(value: Any) -> Tuple[Any, Back]:
     """The value, or a copy if it is not contiguous, and a function that makes the caller's type of a result. A number
-    is a row."""
+    is a row.
+
+    Raises:
+        TypeError: a masked array.
+    """
     if is_torch(value):
         return (value.detach().contiguous() if value.dim() else value.detach().reshape(1)), _same
     import numpy
 
+    check_unmasked(value)
     if is_jax(value):
         return numpy.ascontiguousarray(value), sys.modules["jax"].numpy.asarray
     return numpy.ascontiguousarray(value), _same
@@ -106,6 +132,16 @@ def empty_like(value: Any, rows: int) -> Any:
     import numpy
 
     return numpy.empty(shape, dtype=value.dtype)
+
+
+@contextmanager
+def naming_types(values: Sequence[Any]) -> Iterator[None]:
+    """Has the refusal of arrays name the types of their elements, which the native module knows by their size alone."""
+    try:
+        yield
+    except ValueError as error:
+        types = {described(value).partition(" (")[0]: None for value in values}
+        raise ValueError(f"{', '.join(types)}: {error}") from error
 
 
 def row_elements(value: Any) -> int:

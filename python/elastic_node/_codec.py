@@ -18,9 +18,9 @@ import io
 import pickle
 import struct
 import sys
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import _jax_arrays, _torch_tensors
+from . import _holders, _jax_arrays, _torch_tensors
 from ._native import CollectiveError, HostsUpdatedInterrupt
 
 if TYPE_CHECKING:
@@ -87,8 +87,10 @@ class _Pickler(pickle.Pickler):
     in_place: AbstractSet[int] = frozenset()
     #: Whether the buffer of such a tensor comes next.
     is_in_place = False
-    #: The contents of tensors.
-    contents: _torch_tensors.Contents
+    #: The copies of tensors on GPUs.
+    copies: _torch_tensors.DeviceCopies
+    #: Whether the buffer of such a tensor comes next.
+    is_late = False
 
     def reducer_override(self, value: Any) -> Any:
         if self.names:
@@ -99,15 +101,22 @@ class _Pickler(pickle.Pickler):
             return _jax_arrays.jax_array_of, (buffer, str(value.dtype), tuple(value.shape), bool(value.weak_type))
         if _torch_tensors.is_storage(value):
             return self._reduced_storage(value)
+        if _torch_tensors.is_optimizer(value):
+            raise TypeError(
+                f"an optimiser ({type(value).__name__}) within another object: each copy of it would step parameters of its own. Give "
+                "the state the optimiser as an attribute, or in a list, a tuple or a dictionary"
+            )
         if not _torch_tensors.is_tensor(value):
             return NotImplemented
         if not _torch_tensors.is_plain(value):
             return self._reduced_tensor(value)
-        flat = self.contents.of(value)
         words = (_name_of(value.dtype), tuple(value.shape), *_torch_tensors.marks_of(value))
-        if not flat.size:
+        if not value.numel():
             return _tensor_of, (b"", *words)
         self.is_in_place = id(value) in self.in_place
+        self.is_late = self.copies.takes(value)
+        # The array that stands for one on a GPU is replaced before it is read.
+        flat = bytearray(1) if self.is_late else _torch_tensors.content_of(value)
         return _tensor_of, (pickle.PickleBuffer(flat), *words)
 
     def _reduced_tensor(self, value: Any) -> Any:
@@ -155,13 +164,11 @@ def _names_in(value: Any, path: str, names: Names, depth: int) -> None:
     if _is_array(value):
         names.setdefault(id(value), (path or "state", value))
         return
-    if depth < _DEPTH_MAX and not isinstance(value, _LEAVES):
+    if isinstance(value, _holders.HeldContent):
+        _names_in(value.content, path, names, depth)
+    elif depth < _DEPTH_MAX and not isinstance(value, _holders.LEAVES):
         for key, item in _parts_of(value):
             _names_in(item, f"{path}.{key}" if path else str(key), names, depth + 1)
-
-
-#: Types without any parts, which make up most of a state that is no array.
-_LEAVES = (str, bytes, bytearray, int, float, complex, type(None))
 
 
 def _parts_of(value: Any) -> Iterable[Tuple[Any, Any]]:
@@ -181,32 +188,44 @@ def _parts_of(value: Any) -> Iterable[Tuple[Any, Any]]:
 _DEPTH_MAX = 32
 
 
-def encode_named(
-    value: Any, in_place: AbstractSet[int] = frozenset()
-) -> Tuple[bytes, List[Any], List[Optional[Name]]]:
-    """As `encode`, with the name of each buffer that has one."""
-    names: Names = {}
-    _names_in(value, "", names, 0)
-    noted: List[Optional[Name]] = []
-    try:
-        header, buffers = _encode(value, True, names, noted, in_place)
-    except (RecursionError, ValueError):
-        noted.clear()
-        header, buffers = _encode(value, False, names, noted)
-    return header, buffers, noted
+class Encoded(NamedTuple):
+    """An object as bytes."""
+
+    header: bytes
+    #: The arrays; they share memory with those in the object, or with what a GPU is copied to.
+    buffers: List[Any]
+    #: The name of each array that has one; nothing where names are not wanted.
+    names: List[Optional[Name]]
+    #: The numbers of the arrays that are still being copied, and their copies.
+    late: List[int]
+    copies: Optional[_torch_tensors.DeviceCopies]
 
 
 def encode(value: Any, in_place: AbstractSet[int] = frozenset()) -> Tuple[bytes, List[Any]]:
-    """The header, and the buffers, which share memory with the arrays in `value`.
+    """The header, and the arrays in `value`, all of which have their bytes. Arguments as of `begin_encoding`."""
+    encoded = begin_encoding(value, in_place)
+    if encoded.copies is not None:
+        encoded.copies.wait()
+    return encoded.header, encoded.buffers
+
+
+def begin_encoding(value: Any, in_place: AbstractSet[int] = frozenset(), is_named: bool = False) -> Encoded:
+    """The header and the arrays in `value`. Tensors on GPUs are still being copied: the program may change them, but the arrays
+    have their bytes only after `Encoded.copies.wait`.
 
     Args:
         value: what pickle takes.
         in_place: the tensors in it that memory of the state can take, by the identity of their objects.
+        is_named: whether the names of arrays are wanted.
     """
+    names: Names = {}
+    if is_named:
+        _names_in(value, "", names, 0)
     try:
-        return _encode(value, True, {}, [], in_place)
+        encoded = _encode(value, True, names, in_place)
     except (RecursionError, ValueError):
-        return _encode(value, False, {}, [])
+        encoded = _encode(value, False, names)
+    return encoded if is_named else encoded._replace(names=[])
 
 
 @contextlib.contextmanager
@@ -250,22 +269,20 @@ def _is_encodable(value: Any) -> bool:
     return True
 
 
-def _encode(
-    value: Any,
-    fast: bool,
-    names: Names,
-    noted: List[Optional[Name]],
-    in_place: AbstractSet[int] = frozenset(),
-) -> Tuple[bytes, List[Any]]:
+def _encode(value: Any, fast: bool, names: Names, in_place: AbstractSet[int] = frozenset()) -> Encoded:
     file = io.BytesIO()
     buffers: List[Any] = []
+    noted: List[Optional[Name]] = []
     marked: List[int] = []
+    late: List[int] = []
 
     def take(buffer: Any) -> None:
         if pickler.is_in_place:
             marked.append(len(buffers))
-            pickler.is_in_place = False
-        buffers.append(buffer)
+        if pickler.is_late:
+            late.append(len(buffers))
+        pickler.is_in_place = pickler.is_late = False
+        buffers.append(buffer.raw())
         noted.append(pickler.next)
         pickler.next = None
 
@@ -273,12 +290,13 @@ def _encode(
     pickler.fast = fast
     pickler.names = names
     pickler.in_place = in_place
-    pickler.contents = contents = _torch_tensors.Contents()
+    pickler.copies = copies = _torch_tensors.DeviceCopies()
     pickler.dump(value)
-    contents.wait()
+    for number, array in zip(late, copies.begin()):
+        buffers[number] = array
     if marked:
         file.write(struct.pack(f"<{len(marked) + 1}I", *marked, len(marked)) + _MARK)
-    return file.getvalue(), [buffer.raw() for buffer in buffers]
+    return Encoded(file.getvalue(), buffers, noted, late, copies if late else None)
 
 
 #: The end of a header that says which buffers can be copied in place: their numbers and how many they are come before it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import sys
 import threading
@@ -18,6 +19,8 @@ _PLACE_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GRO
 _session: Optional[_native.Session] = None
 #: The thread that has the session, once there is one: it calls `init`, and trains.
 _job_thread = 0
+#: Whether the session has a driver. Read by any thread.
+_has_driver = False
 _place: Optional[Place] = None
 #: The group of all ranks, and its generation; `None` outside of a generation. Read by any thread, such as autograd's.
 _world: Optional[_native.Group] = None
@@ -37,13 +40,26 @@ _covered: Optional[BaseException] = None
 
 def init() -> None:
     """See `elastic_node.init`."""
-    global _session, _job_thread, _is_shut_down
+    global _session, _job_thread, _has_driver, _is_shut_down
     if _session is None:
-        _session = _native.Session()
+        _session = _new_session()
         _job_thread = threading.get_ident()
-        if _session.has_driver:
+        _has_driver = _session.has_driver
+        if _has_driver:
             _stacks.offer()
     _is_shut_down = False
+
+
+def _new_session() -> _native.Session:
+    try:
+        return _native.Session()
+    except _native.ElasticError as error:
+        if multiprocessing.parent_process() is None:
+            raise
+        raise _native.ElasticError(
+            "this process was started by multiprocessing, such as a DataLoader's, in a worker that has joined the job: have it not call "
+            f"init(), by putting the call under `if __name__ == \"__main__\":` ({error})"
+        ) from error
 
 
 def is_initialized() -> bool:
@@ -65,7 +81,29 @@ def check_process(raised: Optional[BaseException] = None) -> None:
         )
 
 
+def check_thread() -> None:
+    """Raises on a thread that may not use the session."""
+    # A forked process learns from the session itself that it has no part in the job.
+    if not _is_forked and not is_job_thread():
+        raise RuntimeError(
+            f"called on the thread {threading.current_thread().name!r}: training, commits and all else of elastic_node are called "
+            "on the thread that called elastic_node.init()"
+        )
+
+
 def session() -> _native.Session:
+    """The session. The thread that called `init` calls this.
+
+    Raises:
+        ValueError: there is none.
+        RuntimeError: another thread calls.
+    """
+    current = _any_session()
+    check_thread()
+    return current
+
+
+def _any_session() -> _native.Session:
     check_process()
     if _session is None or _is_shut_down:
         raise ValueError("elastic_node is not initialized: call elastic_node.init() first")
@@ -78,7 +116,8 @@ def shutdown() -> None:
     if not is_initialized() or _in_run:
         return
     assert _session is not None
-    if _session.has_driver:
+    check_thread()
+    if _has_driver:
         if _world is not None:
             call = _world.begin("shutdown", None, "")
             call.barrier()
@@ -119,7 +158,8 @@ atexit.register(_native.end_callbacks)
 
 @atexit.register
 def _at_exit() -> None:
-    if _session is None or _in_run or not _session.in_generation:
+    # The session of an embedder's thread cannot be used here: the driver learns from the connection's end.
+    if _session is None or _in_run or not is_job_thread() or not _session.in_generation:
         return
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     try:
@@ -207,11 +247,12 @@ def _run_generation_hooks() -> None:
 
 
 def place() -> Place:
-    """Ranks and sizes: of the current or last generation, before the first as this process was started."""
-    current = session()
+    """Ranks and sizes: of the current or last generation, before the first as this process was started. Any thread may
+    ask."""
+    _any_session()
     if _place is not None:
         return _place
-    if not current.has_driver:
+    if not _has_driver:
         return (0, 1, 0, 1, 0, 1)
 
     rank, size, local_rank, local_size, cross_rank, cross_size = (

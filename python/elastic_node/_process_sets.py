@@ -47,6 +47,8 @@ class ProcessSet:
             ValueError: that rank is not in it.
         """
         if self.ranks is None:
+            if world_rank < 0:
+                raise ValueError(f"there is no rank {world_rank} in a world of {self.size()}")
             return world_rank
         if world_rank not in self.ranks:
             raise ValueError(f"rank {world_rank} is not in process set {self.ranks}")

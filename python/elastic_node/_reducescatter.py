@@ -141,7 +141,8 @@ class _Scattering:
         call = group.begin("reducescatter" if len(parts) == 1 else "grouped_reducescatter", name, what)
         for source, target, _ in parts:
             op = Sum if integers else self.op
-            call.reduce_scatter(source, target, op.value)  # pyright: ignore[reportArgumentType]  # `resolve` refuses Adasum.
+            with _arrays.naming_types([source]):
+                call.reduce_scatter(source, target, op.value)  # pyright: ignore[reportArgumentType]  # `resolve` refuses Adasum.
         record = _gradients.recorder(tensors, self.backward)
 
         def finish() -> List[Any]:

@@ -85,7 +85,7 @@ def allreduce(
     Raises:
         CollectiveError: a worker was lost, the generation was aborted, or ranks made calls that do not match.
         BufferError: on a device that the job's collectives do not reach.
-        TypeError: no memory to share; `average` or `op` is something else.
+        TypeError: no memory to share; a masked array; `average` or `op` is something else.
         ValueError: elements that cannot be reduced; a call of this name is in progress.
         NotImplementedError: `Adasum`.
     """
@@ -389,7 +389,8 @@ class _Reduction:
         what = ", ".join(_arrays.described(part) for part in memory)
         what = f"{self.op.name.lower()} of {what}, scaled by {self.prescale_factor} and {self.postscale_factor}"
         call = group.begin("allreduce" if len(memory) == 1 else "grouped_allreduce", name, what)
-        call.all_reduce(memory, op.value)  # pyright: ignore[reportArgumentType]  # `resolve` refuses Adasum.
+        with _arrays.naming_types(memory):
+            call.all_reduce(memory, op.value)  # pyright: ignore[reportArgumentType]  # `resolve` refuses Adasum.
         for part in distinct:
             _arrays.scale(part, self.prescale_factor)
 

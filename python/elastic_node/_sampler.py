@@ -3,6 +3,7 @@ in their state."""
 
 from __future__ import annotations
 
+import logging
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sized, Tuple
 
 from . import _context, _native
@@ -24,10 +25,11 @@ class EpochOrder:
     `set_epoch` at the end of an epoch begins the next one.
     """
 
-    def __init__(self, dataset: Sized, shuffle: bool, seed: int) -> None:
+    def __init__(self, dataset: Sized, shuffle: bool, seed: int, begins_anew: bool) -> None:
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
+        self._begins_anew = begins_anew
         #: The epoch.
         self.epoch = 0
         #: Number of the epoch's samples that are done, on all ranks together.
@@ -53,6 +55,34 @@ class EpochOrder:
         """Shards, and samples of a step; nothing if batches are those of ranks."""
         return None
 
+    def _data(self) -> Dict[str, Optional[int]]:
+        """The data set whose samples are counted: its length, and the seed of its order; no seed if that is its own."""
+        return {"length": len(self.dataset), "seed": self.seed if self.shuffle else None}
+
+    def _load_place(self, state_dict: Dict[str, Optional[int]]) -> None:
+        """Takes over a place in an epoch.
+
+        Raises:
+            ValueError: it is one of another data set, whose samples have other places, or none of this one.
+        """
+        epoch, processed = state_dict["epoch"] or 0, state_dict["processed_num"] or 0
+        own = self._data()
+        # States of earlier releases do not say what they count.
+        held = {part: state_dict.get(part, value) for part, value in own.items()}
+        if held != own:
+            what = f"the state is of {_in_words(held)}, and this rank has {_in_words(own)}"
+            if not self._begins_anew:
+                raise ValueError(
+                    f"{what}: give every rank the data set of the state. To go on with another one, the same on every rank, make the "
+                    "sampler with begins_anew=True, which begins the epoch anew"
+                )
+            logging.getLogger(__name__).warning("epoch %d begins anew: %s", epoch, what)
+            processed = 0
+        elif not 0 <= processed <= len(self.dataset):
+            raise ValueError(f"processed_num is {processed}, of {len(self.dataset)} samples")
+        self.set_epoch(epoch)
+        self.processed_num = processed
+
     def _epoch_order(self) -> List[int]:
         if self._order is None:
             length = len(self.dataset)
@@ -61,6 +91,11 @@ class EpochOrder:
             else:
                 self._order = list(range(length))
         return self._order
+
+
+def _in_words(data: Dict[str, Optional[int]]) -> str:
+    order = "in its own order" if data["seed"] is None else f"in the order of seed {data['seed']}"
+    return f"a data set of {data['length']} samples {order}"
 
 
 class ElasticSampler(EpochOrder):
@@ -78,12 +113,15 @@ class ElasticSampler(EpochOrder):
         dataset: anything with a length.
         shuffle: another order in each epoch, the same on every rank; else the data set's own.
         seed: of that order.
+        begins_anew: whether the epoch begins anew, with a warning, if the state's place in it is one of another data set (its
+            length, `shuffle` or `seed`), such as one that has grown since the job was stopped. Every rank must have the new one
+            then. Else such a state is refused.
 
     `set_epoch` at the end of an epoch begins the next one.
     """
 
-    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        super().__init__(dataset, shuffle, seed)
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0, begins_anew: bool = False) -> None:
+        super().__init__(dataset, shuffle, seed, begins_anew)
 
     @property
     def rank(self) -> int:
@@ -101,7 +139,13 @@ class ElasticSampler(EpochOrder):
         return self._epoch_order()[self.processed_num :]
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Every rank has done a batch of this size. `batch_idx` is there for Horovod's sake."""
+        """Every rank has done a batch of this size. `batch_idx` is there for Horovod's sake.
+
+        Raises:
+            ValueError: the size is negative.
+        """
+        if batch_size < 0:
+            raise ValueError(f"batch_size must not be negative, and is {batch_size}")
         done = self.processed_num + batch_size * self.num_replicas
         self.processed_num = min(done, len(self.dataset))
 
@@ -110,7 +154,12 @@ class ElasticSampler(EpochOrder):
 
         The last one deals out evenly what is left, so it may be smaller, or empty: take part in the step's
         collectives all the same.
+
+        Raises:
+            ValueError: `batch_size` is less than 1.
         """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, and is {batch_size}")
         while True:
             share = _native.share(
                 self.processed_num, len(self.dataset), batch_size, self.num_replicas, self.rank
@@ -125,18 +174,19 @@ class ElasticSampler(EpochOrder):
         """The world has changed: the rest of the epoch is dealt out anew. Ranks are looked up when it is walked
         through."""
 
-    def state_dict(self) -> Dict[str, int]:
-        """Its progress: the epoch, and the number of its samples that are done on all ranks together."""
-        return {"epoch": self.epoch, "processed_num": self.processed_num}
+    def state_dict(self) -> Dict[str, Optional[int]]:
+        """Its progress: the epoch, the number of its samples that are done on all ranks together, and the data set's length
+        and seed."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num, **self._data()}
 
-    def load_state_dict(self, state_dict: Dict[str, int]) -> None:
+    def load_state_dict(self, state_dict: Dict[str, Optional[int]]) -> None:
         """Goes on from the result of `state_dict`.
 
         Raises:
             KeyError: something else is given.
+            ValueError: it is of another data set, and `begins_anew` is not set, or no place in this one.
         """
-        self.set_epoch(state_dict["epoch"])
-        self.processed_num = state_dict["processed_num"]
+        self._load_place(state_dict)
 
     def __iter__(self) -> Iterator[int]:
         left = self.remaining_indices

@@ -177,6 +177,7 @@ class ShardedSampler(EpochOrder):
         shards: logical shards, at least as many as workers; by default the driver's ``--shards``.
         shuffle: another order in each epoch; else the data set's own.
         seed: of that order, and of the shards' random streams.
+        begins_anew: as of `ElasticSampler`.
 
     `set_epoch` at the end of an epoch begins the next one.
     """
@@ -188,8 +189,9 @@ class ShardedSampler(EpochOrder):
         shards: Optional[int] = None,
         shuffle: bool = True,
         seed: int = 0,
+        begins_anew: bool = False,
     ) -> None:
-        super().__init__(dataset, shuffle, seed)
+        super().__init__(dataset, shuffle, seed, begins_anew)
         self.global_batch = global_batch
         self._given = shards
         #: The number of shards that the state was trained with.
@@ -247,10 +249,11 @@ class ShardedSampler(EpochOrder):
         return None if self._held is None else (self._held, self.global_batch)
 
     def state_dict(self) -> Dict[str, Optional[int]]:
-        """Its progress, and the plan: epoch, number of its samples that are done, global batch, shards."""
+        """Its progress, the data set's length and seed, and the plan: global batch, shards."""
         return {
             "epoch": self.epoch,
             "processed_num": self.processed_num,
+            **self._data(),
             "global_batch": self.global_batch,
             "shards": self._held,
         }
@@ -260,8 +263,12 @@ class ShardedSampler(EpochOrder):
 
         Raises:
             KeyError: something else is given.
-            ValueError: it is of another plan.
+            ValueError: it is of another plan, or of another data set and `begins_anew` is not set.
         """
+        if "shards" not in state_dict:
+            raise ValueError(
+                "the state is one of an ElasticSampler, and this is a ShardedSampler: go back to the former, or begin anew"
+            )
         held, batch = state_dict["shards"], state_dict["global_batch"]
         if batch != self.global_batch:
             raise ValueError(
@@ -270,8 +277,7 @@ class ShardedSampler(EpochOrder):
             )
         if self._given is not None:
             self._check(held, self._given)
-        self.set_epoch(state_dict["epoch"] or 0)
-        self.processed_num = state_dict["processed_num"] or 0
+        self._load_place(state_dict)
         self._held = held
 
     def __len__(self) -> int:

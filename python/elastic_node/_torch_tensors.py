@@ -8,12 +8,12 @@ equal bytes.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 if TYPE_CHECKING:
     import torch
 
-#: Most bytes of a commit that are copied from GPUs into page-locked memory; what is beyond goes tensor by tensor.
+#: Most bytes of a commit that are copied from GPUs beside the program; what is beyond is copied before the commit returns.
 PINNED_MAX_BYTES = 4 << 30
 
 #: Result of a pickler's `reducer_override`.
@@ -28,6 +28,11 @@ def is_tensor(value: Any) -> bool:
 def is_storage(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, (torch.UntypedStorage, torch.TypedStorage))
+
+
+def is_optimizer(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.optim.Optimizer)
 
 
 def is_plain(value: torch.Tensor) -> bool:
@@ -79,30 +84,105 @@ def with_attributes(tensor: torch.Tensor, attributes: Dict[str, Any]) -> torch.T
     return tensor
 
 
-class Contents:
-    """The contents of plain tensors as arrays of bytes in main memory, complete after `wait`: copies from GPUs go on together, into
-    page-locked memory, which torch keeps for the next ones."""
+def content_of(value: torch.Tensor) -> Any:
+    """The content of a plain tensor as an array of bytes in main memory."""
+    return bytes_in(dense(value).cpu()).numpy()
+
+
+def dense(value: torch.Tensor) -> torch.Tensor:
+    """The tensor with its elements one after the other; itself if they are."""
+    return value.detach().resolve_conj().resolve_neg().contiguous()
+
+
+class DeviceCopies:
+    """Copies of tensors from GPUs into page-locked memory, which torch keeps for the next ones. They are first copied on their
+    GPU, behind the work that was queued there; the way to main memory goes on beside what is queued later."""
 
     def __init__(self) -> None:
-        self._streams: Dict[torch.device, torch.cuda.Stream] = {}
-        self._pinned_bytes = 0
+        self._tensors: List[torch.Tensor] = []
+        self._bytes = 0
+        self._waits: List[Callable[[], None]] = []
 
-    def of(self, value: torch.Tensor) -> Any:
-        import torch
-
-        dense = value.detach().resolve_conj().resolve_neg().contiguous()
+    def takes(self, value: torch.Tensor) -> bool:
+        """Takes a plain tensor, if it is on a GPU and the limit allows."""
         # torch keeps twice the memory at most, since it rounds up to powers of two.
-        if not dense.is_cuda or self._pinned_bytes + dense.nbytes > PINNED_MAX_BYTES:
-            return bytes_in(dense.cpu()).numpy()
-        self._pinned_bytes += dense.nbytes
-        self._streams[dense.device] = torch.cuda.current_stream(dense.device)
-        host = torch.empty(dense.nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-        return host.copy_(bytes_in(dense), non_blocking=True).numpy()
+        if not is_on_gpu(value) or self._bytes + value.nbytes > PINNED_MAX_BYTES:
+            return False
+        self._tensors.append(value)
+        self._bytes += value.nbytes
+        return True
+
+    def begin(self) -> List[Any]:
+        """Begins to copy the tensors. Returns their arrays of bytes, in the order in which they were taken, complete after
+        `wait`."""
+        arrays: List[Any] = [None] * len(self._tensors)
+        by_device: Dict[torch.device, List[int]] = {}
+        for number, tensor in enumerate(self._tensors):
+            by_device.setdefault(tensor.device, []).append(number)
+        for numbers in by_device.values():
+            parts, wait = copy_beside([bytes_in(dense(self._tensors[number])) for number in numbers])
+            self._waits.append(wait)
+            for number, part in zip(numbers, parts):
+                arrays[number] = part.numpy()
+        self._tensors.clear()
+        return arrays
 
     def wait(self) -> None:
         """Waits for the copies."""
-        for stream in self._streams.values():
-            stream.synchronize()
+        for wait in self._waits:
+            wait()
+
+
+def is_on_gpu(value: torch.Tensor) -> bool:
+    return value.is_cuda
+
+
+#: The stream of each GPU's copies to main memory.
+_copy_streams: Dict[torch.device, torch.cuda.Stream] = {}
+
+
+def copy_beside(contents: List[torch.Tensor]) -> Tuple[List[torch.Tensor], Callable[[], None]]:
+    """Begins to copy the bytes of tensors on one GPU to main memory. What the current stream does from here on may change the
+    tensors. A GPU without room for a second copy is waited for.
+
+    Returns:
+        The tensors in main memory, and the function that waits for their bytes.
+    """
+    import torch
+
+    device, current = contents[0].device, torch.cuda.current_stream(contents[0].device)
+    host, parts = _room_for(contents, pin_memory=True)
+    try:
+        staged, staged_parts = _room_for(contents, device=device)
+    except torch.cuda.OutOfMemoryError:
+        for part, content in zip(parts, contents):
+            part.copy_(content, non_blocking=True)
+        current.synchronize()
+        return parts, lambda: None
+    torch._foreach_copy_(staged_parts, contents)
+    stream = _copy_streams.get(device)
+    if stream is None:
+        stream = _copy_streams[device] = torch.cuda.Stream(device)
+    stream.wait_stream(current)
+    copied = torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        host.copy_(staged, non_blocking=True)
+        copied.record(stream)
+    # torch gives its memory to others once the copy has ended.
+    staged.record_stream(stream)
+    return parts, copied.synchronize
+
+
+def _room_for(contents: List[torch.Tensor], **where: Any) -> Tuple[torch.Tensor, List[torch.Tensor]]:
+    """One tensor of bytes with room for all of them, and the parts of it."""
+    import torch
+
+    starts = [0]
+    for content in contents:
+        # At addresses that the GPU copies fast.
+        starts.append(starts[-1] + -(-content.nbytes // 16) * 16)
+    room = torch.empty(starts[-1], dtype=torch.uint8, **where)
+    return room, [room[start : start + content.nbytes] for start, content in zip(starts, contents)]
 
 
 def bytes_in(tensor: torch.Tensor) -> torch.Tensor:

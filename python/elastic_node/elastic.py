@@ -4,9 +4,10 @@ it."""
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, Generic, Iterable, List, Optional, Tuple, TypeVar
 
-from . import _codec, _context, _jax_arrays, _native
+from . import _codec, _context, _holders, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler, EpochOrder
 from ._shards import DataShard, ShardedSampler, ShardedStep
@@ -34,6 +35,11 @@ __all__ = [
     "run",
 ]
 
+#: A content whose arrays on GPUs are still being copied: the header; the arrays; for each its name and whether each rank has
+#: its own, nothing at all where names are not wanted; the numbers of those that are being copied; and what waits for them.
+Captured = Tuple[
+    bytes, List[Any], List[Optional[Tuple[_codec.Name, bool]]], List[int], Optional[Callable[[], None]]
+]
 Result = TypeVar("Result")
 AnyState = TypeVar("AnyState", bound="State")
 
@@ -58,8 +64,11 @@ def run(
         Exception: what the function raised of its own.
         SystemExit: this worker has no part in the job any more, and holds no state that was trained to the end. Its code is 0.
         ElasticError: the job failed, or the driver is gone.
-        TypeError: the first argument is no `State`.
+        RuntimeError: another thread calls it than the one that called `init`.
+        TypeError: the first argument is no `State`; `func` is a coroutine function or a generator function, or returns what
+            such a function does: it would not have trained.
     """
+    _check_trains(func)
 
     @functools.wraps(func)
     def train(state: AnyState, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -80,7 +89,7 @@ def run(
                 try:
                     if goes_on:
                         state.on_reset()
-                    results = [func(state, *args, **kwargs)]
+                    results = [_trained(func, func(state, *args, **kwargs))]
                 except BaseException as error:
                     raised = _context.uncovered(error)
                 _context.check_process(raised)
@@ -92,6 +101,42 @@ def run(
             _context.end_run()
 
     return train  # type: ignore[return-value]  # Its first argument may be given by its name, too.
+
+
+def _check_trains(func: Any) -> None:
+    """Refuses a function whose call does not run its body."""
+    # The second one is for objects that are called as functions are.
+    for called in (func, type(func).__call__):
+        if inspect.iscoroutinefunction(called):
+            raise _not_run(func, "is a coroutine function")
+        if inspect.isgeneratorfunction(called):
+            raise _not_run(func, "is a generator function")
+        if inspect.isasyncgenfunction(called):
+            raise _not_run(func, "is an asynchronous generator function")
+
+
+def _trained(func: Any, result: Result) -> Result:
+    """What a training function has returned."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise _not_run(func, "has returned a coroutine")
+    if inspect.isgenerator(result):
+        result.close()
+        raise _not_run(func, "has returned a generator")
+    if inspect.isasyncgen(result):
+        # It has not begun, so there is nothing to close.
+        raise _not_run(func, "has returned an asynchronous generator")
+    return result
+
+
+def _not_run(func: Any, what: str) -> TypeError:
+    while isinstance(func, functools.partial):
+        func = func.func
+    name = getattr(func, "__qualname__", type(func).__qualname__)
+    return TypeError(
+        f"elastic_node.elastic.run: {name} {what}, whose body does not run by the call: give a function that trains before it "
+        "returns, with asyncio.run(…) or the loop over the generator in it"
+    )
 
 
 class State(Generic[Content]):
@@ -143,31 +188,36 @@ class State(Generic[Content]):
     def commit(self) -> None:
         """Saves the state, to which training goes back after a loss, and lets a planned change of the world take
         effect. Every rank commits at the same step. Costs a copy of the state and, unless the world is about to
-        change, no message.
+        change, no message. Tensors on a GPU are copied on it; their way to main memory goes on beside the next step. A process
+        that dies before it ends has not made the commit.
 
         Raises:
             HostsUpdatedInterrupt: the world changes here; the commit is kept. Let it pass.
             CollectiveError: the generation has ended; nothing was committed. Let it pass.
+            RuntimeError: within `run`, on another thread than the one that called `init`; nothing was committed.
         """
-        if self._session is None:
+        session = self._session_here()
+        if session is None:
             self.save()
         else:
-            self._session.note_passes(self._passes())
-            self._session.commit()
+            session.note_passes(self._passes())
+            session.commit()
 
     def save(self) -> None:
-        """Saves the state, without a look at the world. Every rank does at the same step."""
-        if self._session is not None:
-            self._session.note_passes(self._passes())
-            self._session.save()
+        """Saves the state, without a look at the world. Every rank does at the same step, on the thread that called `init`."""
+        session = self._session_here()
+        if session is not None:
+            session.note_passes(self._passes())
+            session.save()
         else:
             header, buffers = self._capture()
             self._saved = header, [bytes(buffer) for buffer in buffers]
 
     def restore(self) -> None:
         """Goes back to the last saved state. `run` does that by itself when a worker was lost."""
-        if self._session is not None:
-            self._session.restore()
+        session = self._session_here()
+        if session is not None:
+            session.restore()
         elif self._saved is not None:
             header, buffers = self._saved
             self._apply(header, [bytearray(buffer) for buffer in buffers])
@@ -179,8 +229,9 @@ class State(Generic[Content]):
         Raises:
             HostsUpdatedInterrupt, CollectiveError: as `commit`.
         """
-        if self._session is not None:
-            self._session.check_host_updates()
+        session = self._session_here()
+        if session is not None:
+            session.check_host_updates()
 
     def sync(self) -> None:
         """Takes rank 0's state over, on every rank. `run` keeps states in step by itself.
@@ -195,20 +246,30 @@ class State(Generic[Content]):
         if rank != 0:
             self.apply(content)
 
+    def _session_here(self) -> Optional[_native.Session]:
+        """The session within `run`; outside of it there is none, and any thread may save."""
+        if self._session is not None:
+            _context.check_thread()
+        return self._session
+
     def _passes(self) -> List[_native.Pass]:
         """The progress of the samplers in the state."""
         return []
 
     def _capture(self) -> Tuple[bytes, List[Any]]:
+        """The content as a header and arrays, all of which have their bytes."""
         content = self.capture()
         with _codec.blaming(content):
             return _codec.encode(content, self._in_place(content))
 
-    def _capture_named(self) -> Tuple[bytes, List[Any], List[Optional[Tuple[_codec.Name, bool]]]]:
+    def _capture_begun(self, is_named: bool) -> Captured:
+        """The content for a commit. Arrays on a GPU are still being copied; the program may change them from here on."""
         content = self.capture()
         with _codec.blaming(content):
-            header, buffers, names = _codec.encode_named(content, self._in_place(content))
-        return header, buffers, [name and (name, self._is_per_rank(name[0])) for name in names]
+            encoded = _codec.begin_encoding(content, self._in_place(content), is_named)
+        names = [name and (name, self._is_per_rank(name[0])) for name in encoded.names]
+        wait = None if encoded.copies is None else encoded.copies.wait
+        return encoded.header, encoded.buffers, names, encoded.late, wait
 
     def _is_per_rank(self, array: str) -> bool:
         return any(array == name or array.startswith(f"{name}.") for name in self._per_rank)
@@ -225,15 +286,22 @@ class State(Generic[Content]):
         self._apply(header, [block.copy() for block in blocks])
 
 
+def _is_own_method(kind: type, name: str) -> bool:
+    """Whether a class has a method of that name from this package."""
+    own = (vars(base) for base in kind.__mro__ if base.__module__.partition(".")[0] == __package__)
+    return any(callable(attributes.get(name)) for attributes in own)
+
+
 class ObjectState(State[Dict[str, Any]]):
     """State in attributes: `ObjectState(epoch=0, weights=array)` has `state.epoch` and `state.weights`.
 
     A value with `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
-    object. Any other value is replaced when the state goes back or is taken over, so always reach it through the
-    state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
+    object, also in a list, a tuple or a dictionary. Any other value is replaced when the state goes back or is taken over, so
+    always reach it through the state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
     come back on the devices where the attribute had them if the program chose these, else on the default device.
 
-    Attributes that are added later are part of the state, unless their name begins with an underscore.
+    Attributes that are added later are part of the state, unless their name begins with an underscore. One that is added after the
+    last commit is removed when the state goes back to it.
 
     For type checkers, derive from it and annotate them; that class is made in the same way::
 
@@ -244,25 +312,49 @@ class ObjectState(State[Dict[str, Any]]):
     Args:
         bcast_object, get_rank: for Horovod's sake.
         kwargs: the attributes; pickle takes their values.
+
+    Raises:
+        ValueError: an attribute has the name of a method, such as `commit`.
     """
 
     def __init__(self, bcast_object: object = None, get_rank: object = None, **kwargs: object) -> None:
         # The first two parameters are those of Horovod's class; this one does not use them.
         super().__init__()
         for name, value in kwargs.items():
+            if _is_own_method(type(self), name):
+                raise ValueError(f"an attribute of the state cannot be named {name!r}: the state has a method of that name")
             setattr(self, name, value)
 
     def capture(self) -> Dict[str, Any]:
-        public = sorted(name for name in self.__dict__ if not name.startswith("_"))
-        return {name: _content_of(self.__dict__[name]) for name in public}
+        return {name: self._captured(self.__dict__[name]) for name in self._public()}
+
+    def _captured(self, value: Any) -> Any:
+        return self._content_of(value) if self._is_holder(value) else _holders.captured(value, self)
 
     def apply(self, content: Dict[str, Any]) -> None:
         for name, value in content.items():
             holder: Any = self.__dict__.get(name)
-            if _is_holder(holder):
-                holder.load_state_dict(value)
+            if self._is_holder(holder):
+                self._give(holder, value)
             else:
-                setattr(self, name, _jax_arrays.placed_as(value, holder))
+                setattr(self, name, _holders.given(holder, value, self, name))
+        for name in set(self._public()).difference(content):
+            # It was added after the commit, or by this rank alone.
+            delattr(self, name)
+
+    def _public(self) -> List[str]:
+        return sorted(name for name in self.__dict__ if not name.startswith("_"))
+
+    def _is_holder(self, value: Any) -> bool:
+        """Whether a value stays the object that it is, and is given its content."""
+        loads = callable(getattr(value, "load_state_dict", None)) and callable(getattr(value, "state_dict", None))
+        return loads and not isinstance(value, type)
+
+    def _content_of(self, holder: Any) -> Any:
+        return holder.state_dict()
+
+    def _give(self, holder: Any, content: Any) -> None:
+        holder.load_state_dict(content)
 
     def _passes(self) -> List[_native.Pass]:
         values = sorted(self.__dict__.items())
@@ -272,13 +364,3 @@ class ObjectState(State[Dict[str, Any]]):
         for value in list(self.__dict__.values()):
             if isinstance(value, ElasticSampler):
                 value.reset()
-
-
-def _is_holder(value: Any) -> bool:
-    return callable(getattr(value, "load_state_dict", None)) and callable(
-        getattr(value, "state_dict", None)
-    )
-
-
-def _content_of(value: Any) -> Any:
-    return value.state_dict() if _is_holder(value) else value

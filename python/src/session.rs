@@ -167,7 +167,10 @@ impl PySession {
     fn enter(&mut self, py: Python<'_>) -> PyResult<Option<bool>> {
         self.check_process()?;
         let Some(attachment) = &mut self.attachment else {
-            return Err(ElasticError::new_err("this process has left its job"));
+            return Err(ElasticError::new_err(
+                "this process has left its job, since training has ended: a job has one elastic.run, and no \
+                 collectives after it",
+            ));
         };
         self.goes_on.set(false);
         let state = &mut self.state;

@@ -61,6 +61,18 @@ class Finished:
         return [json.loads(line[1]) for line in lines if line]
 
 
+def check_torch_survivor(done: Finished) -> None:
+    """Checks a job of `torch_survivor.py`: weights, counters, schedulers and random numbers went back together."""
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert ends and len({of["step"] for of in ends}) == 1, "G-5: one history"
+    for of in ends:
+        assert of["weight"] == of["scheduled"] == of["step"], of
+        assert of["drawn_in_order"], of
+        assert of["exact"], "H-23: each sample once an epoch"
+    assert any(of["calls"] > 1 for of in ends), "the function is entered anew in the same process"
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[..., Finished]:
     """Runs a program as a job: `job("name.py", workers=3, flags=[…])`."""

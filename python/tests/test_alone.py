@@ -1,12 +1,15 @@
 """A world of one, without a driver: everything works, so that a program can be debugged by itself."""
 
 import array
+import functools
+import inspect
 import json
 import pickle
 import subprocess
 import sys
 import sysconfig
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -110,6 +113,19 @@ def test_what_cannot_be_done_is_said():
         en.allreduce(numpy.ones(1), "a name")
     with pytest.raises(ValueError, match="do not deal 3 rows"):
         en.alltoall(numpy.ones(3), splits=[2])
+    for dtype, named in (("int8", "int8"), ("complex64", "complex64"), (">f4", ">f4")):
+        with pytest.raises(ValueError, match=rf"^{named}: elements of this type"):
+            en.allreduce(numpy.ones(2, dtype))
+        with pytest.raises(ValueError, match=rf"^{named}: elements of this type"):
+            en.reducescatter(numpy.ones(2, dtype))
+    masked = numpy.ma.masked_array([1.0, 2.0], mask=[False, True])
+    for call in (en.allreduce, en.allreduce_, en.allgather, en.reducescatter, lambda array: en.broadcast(array, 0)):
+        with pytest.raises(TypeError, match=r"masked array would lose its mask.*filled"):
+            call(masked)
+    for call in (en.broadcast, en.broadcast_, en.broadcast_object):
+        for root in (-1, 1):
+            with pytest.raises(ValueError, match=f"there is no rank {root} in a world of 1"):
+                call(numpy.ones(1), root)
     read_only = numpy.ones(2)
     read_only.flags.writeable = False
     with pytest.raises((BufferError, ValueError)):
@@ -223,9 +239,100 @@ def test_an_error_that_only_the_program_knows_how_to_make_is_told_of_within_anot
     assert isinstance(raised.value.__cause__, Refusal)
 
 
+@pytest.mark.parametrize("name", ["commit", "save", "on_reset"])
+def test_an_attribute_with_the_name_of_a_method_is_refused(name):
+    with pytest.raises(ValueError, match=f"cannot be named '{name}'"):
+        en.elastic.ObjectState(**{name: 0})
+
+
 def test_run_wants_a_state():
     with pytest.raises(TypeError, match="State"):
         en.elastic.run(lambda state: None)({"step": 0})
+
+
+def on_another_thread(call):
+    """The result or the exception of a call on a thread of its own."""
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(call)
+        return done.exception() or done.result()
+
+
+def test_another_thread_than_that_of_init_is_refused_within_run_and_may_save_outside_of_it():
+    state = en.elastic.ObjectState(step=0)
+    calls = [state.commit, state.save, state.restore, state.check_host_updates]
+    assert [on_another_thread(call) for call in calls] == [None] * 4
+    # Any thread may ask for ranks, also before the first collective.
+    assert on_another_thread(en.rank) == 0 and on_another_thread(en.size) == 1
+
+    @en.elastic.run
+    def train(state):
+        state.step += 1
+        return [on_another_thread(call) for call in calls]
+
+    others = [lambda: train(state), en.shutdown, lambda: en.note("text"), lambda: en.report(loss=1)]
+    refused = [on_another_thread(call) for call in others]
+    assert state.step == 0
+    refused += train(state)
+    assert [type(error) for error in refused] == [RuntimeError] * 8, refused
+    assert all("on the thread that called elastic_node.init()" in str(error) for error in refused)
+    assert state.step == 1
+
+
+def test_the_first_collective_on_another_thread_is_refused():
+    refused = on_another_thread(lambda: en.allreduce(1.0))
+    assert type(refused) is RuntimeError and "elastic_node.init()" in str(refused)
+    assert en.allreduce(1.0) == 1.0
+    assert on_another_thread(lambda: en.allreduce(2.0)) == 2.0
+
+
+async def coroutine(state):
+    state.commit()
+
+
+def generator(state):
+    yield state.commit()
+
+
+async def asynchronous_generator(state):
+    yield state.commit()
+
+
+class Called:
+    async def __call__(self, state):
+        state.commit()
+
+
+@pytest.mark.parametrize(
+    "func, name",
+    [
+        (coroutine, "coroutine is a coroutine function"),
+        (generator, "generator is a generator function"),
+        (asynchronous_generator, "asynchronous_generator is an asynchronous generator function"),
+        (functools.partial(functools.partial(coroutine)), "coroutine is a coroutine function"),
+        (functools.partial(generator), "generator is a generator function"),
+        (Called(), "Called is a coroutine function"),
+    ],
+)
+def test_a_function_whose_call_does_not_train_is_refused(func, name):
+    with pytest.raises(TypeError, match=rf"{name}.*asyncio\.run"):
+        en.elastic.run(func)
+
+
+@pytest.mark.parametrize("func", [coroutine, generator, asynchronous_generator])
+def test_what_such_a_function_returns_is_refused_too(func):
+    made = []
+
+    def train(state):
+        made.append(func(state))
+        return made[0]
+
+    kind = func.__name__.replace("_", " ")
+    with pytest.raises(TypeError, match=rf"train has returned an? {kind}.*asyncio\.run"):
+        en.elastic.run(train)(en.elastic.ObjectState())
+    if inspect.iscoroutine(made[0]):
+        assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
+    elif inspect.isgenerator(made[0]):
+        assert inspect.getgeneratorstate(made[0]) == inspect.GEN_CLOSED
 
 
 def test_equal_content_gives_equal_bytes():

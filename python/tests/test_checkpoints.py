@@ -75,3 +75,20 @@ def test_large_arrays_come_from_the_files_and_survivors_go_back_to_them_until_th
         assert line["still_open"] == [], "they are closed with the first commit"
     # Two ranks have resumed, and one has its state from them.
     assert sorted(len(line["files"]) for line in said) == [0, 2, 2], said
+
+
+def test_states_that_differ_between_ranks_are_saved_as_rank_0_has_them(job, tmp_path: Path) -> None:
+    flags = ["--checkpoint", str(tmp_path / "checkpoints"), "--checkpoint-every", "10"]
+    first = job("batch_norm.py", "25", flags=flags, state_folder="first")
+    assert first.code == 0, first.output
+    ends = sorted(first.said(), key=lambda of: of["rank"])
+    assert ends[0]["mean"] != ends[1]["mean"], "each rank has statistics of its own"
+    assert first.kinds("checkpoint_saved"), first.output
+    assert len(first.kinds("checkpoint_failed")) == 0, first.output
+    (warning,) = [event for event in first.kinds("warning") if "states differ" in str(event)]
+    assert "rank 0 writes each checkpoint alone" in str(warning)
+
+    second = job("batch_norm.py", "30", flags=flags, state_folder="second")
+    assert second.code == 0, second.output
+    for end in second.said():
+        assert (end["began_at"], end["began_with"]) == (25, ends[0]["mean"])

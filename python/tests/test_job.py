@@ -75,3 +75,18 @@ def test_a_rank_that_returns_while_others_go_on_is_named_and_its_return_is_a_com
     assert "its training function has returned" in str(decided), decided
     ends = done.said()
     assert [(said["step"], said["returned"]) for said in ends] == [(10, True)] * 2, done.output
+
+
+@pytest.mark.parametrize("case", ["look", "fail"])
+def test_g_10_a_program_that_joins_and_ends_without_training_has_succeeded(job, case):
+    done = job("untrained.py", case, workers=2)
+    assert done.code == 0, done.output
+    assert "2 workers ended with code 0, and the program has not trained" in done.output
+    lives = [(said["rank"], said["size"]) for said in done.said()]
+    assert sorted(lives) == {"look": [(0, 2), (1, 2)], "fail": [(0, 2), (1, 2), (1, 2)]}[case], done.output
+
+
+def test_g_10_a_rank_that_ends_without_training_is_started_again_for_those_that_train(job):
+    done = job("untrained.py", "missing", workers=2)
+    assert done.code == 0, done.output
+    assert [said["total"] for said in done.said() if "total" in said] == [[2.0], [2.0]], done.output

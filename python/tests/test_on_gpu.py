@@ -2,6 +2,7 @@
 2.30.3 (`ELASTIC_NCCL_LIBRARY` names it, where torch's own is older; `LD_PRELOAD` has torch use that one, too)."""
 
 import pytest
+from conftest import check_torch_survivor
 
 torch = pytest.importorskip("torch")
 
@@ -60,24 +61,49 @@ def test_ddp_survives_the_death_of_a_rank_in_place(job, tmp_path):
 
 def test_a_torch_state_goes_back_as_one_unit_when_a_worker_is_killed(job):
     done = job("torch_survivor.py", workers=2, flags=FLAGS, environment=ENVIRONMENT)
-    assert done.code == 0, done.output
-    ends = done.said()
-    assert ends and len({of["step"] for of in ends}) == 1, "G-5: one history"
-    for of in ends:
-        assert of["weight"] == of["scheduled"] == of["step"], of
-        assert of["drawn_in_order"] and of["exact"], of
-    assert any(of["calls"] > 1 for of in ends), "a survivor trained on in its process"
+    check_torch_survivor(done)
 
 
-def test_a_state_on_the_gpu_comes_back(monkeypatch):
-    """Its tensors are copied in both ways: together into page-locked memory, and one by one."""
+@pytest.mark.parametrize("way", ["beside the step", "one by one", "no room on the GPU"])
+def test_a_state_on_the_gpu_comes_back(monkeypatch, way):
+    """Its tensors are copied in each way. The next step changes them at once, while copies beside it go on."""
+    if way == "one by one":
+        monkeypatch.setattr(_torch_tensors, "PINNED_MAX_BYTES", 4096)
+    if way == "no room on the GPU":
+        room_for = _torch_tensors._room_for
+
+        def on_the_host_alone(contents, **where):
+            if "device" in where:
+                raise torch.cuda.OutOfMemoryError("told to")
+            return room_for(contents, **where)
+
+        monkeypatch.setattr(_torch_tensors, "_room_for", on_the_host_alone)
+
+    @en.elastic.run
+    def train(state):
+        def step():
+            state.model(torch.randn(8, 512, device="cuda")).square().sum().backward()
+            state.optimizer.step()
+
+        for _ in range(3):
+            step()
+            state.commit()
+            due = {name: value.clone() for name, value in state.model.state_dict().items()}
+            others = state.half.clone(), state.columns.clone(), state.single.item()
+            step()
+            state.half += 1
+            state.restore()
+            assert all(torch.equal(value, due[name]) for name, value in state.model.state_dict().items())
+            assert all(value.is_cuda for value in state.model.state_dict().values())
+            assert torch.equal(state.half.cpu(), others[0].cpu()) and torch.equal(state.columns.cpu(), others[1].cpu())
+            assert state.single.item() == others[2] and state.nothing.numel() == 0
+
     en.init()
     try:
-        for pinned_max_bytes in (_torch_tensors.PINNED_MAX_BYTES, 4096):
-            monkeypatch.setattr(_torch_tensors, "PINNED_MAX_BYTES", pinned_max_bytes)
-            torch.manual_seed(3)
-            model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)).cuda()
-            state = en.elastic.TorchState(
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)], torch.nn.BatchNorm1d(512)).cuda()
+        train(
+            en.elastic.TorchState(
                 model,
                 torch.optim.Adam(model.parameters()),
                 half=torch.randn(5, 3, device="cuda").bfloat16(),
@@ -85,21 +111,6 @@ def test_a_state_on_the_gpu_comes_back(monkeypatch):
                 single=torch.tensor(2.5, device="cuda"),
                 nothing=torch.empty(0, device="cuda"),
             )
-
-            def step(state=state):
-                state.model(torch.randn(8, 64, device="cuda")).square().sum().backward()
-                state.optimizer.step()
-
-            step()
-            state.commit()
-            due = {name: value.clone() for name, value in state.model.state_dict().items()}
-            others = state.half.clone(), state.columns.clone(), state.single.item()
-            step()
-            state.half = state.half + 1
-            state.restore()
-            assert all(torch.equal(value, due[name]) for name, value in state.model.state_dict().items())
-            assert all(value.is_cuda for value in state.model.state_dict().values())
-            assert torch.equal(state.half, others[0].cpu()) and torch.equal(state.columns, others[1].cpu())
-            assert state.single.item() == others[2] and state.nothing.numel() == 0
+        )
     finally:
         en.shutdown()

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from elastic_node import _context
-from elastic_node.elastic import ElasticSampler
+from elastic_node.elastic import ElasticSampler, ShardedSampler
 
 
 class World:
@@ -80,6 +80,17 @@ def test_recorded_batches_are_not_given_again(world):
     assert len(sampler.remaining_indices) == 10
 
 
+def test_a_size_that_no_batch_has_is_refused_with_its_value(world):
+    sampler = ElasticSampler(range(10), shuffle=False)
+    for size in (0, -3):
+        with pytest.raises(ValueError, match=f"batch_size must be at least 1, and is {size}"):
+            next(sampler.batches(size))
+    with pytest.raises(ValueError, match="batch_size must not be negative, and is -3"):
+        sampler.record_batch(0, -3)
+    sampler.record_batch(0, 0)
+    assert sampler.processed_num == 0
+
+
 def test_epochs_have_orders_of_their_own(world):
     sampler = ElasticSampler(range(50), seed=1)
     first = list(sampler)
@@ -87,3 +98,51 @@ def test_epochs_have_orders_of_their_own(world):
     sampler.set_epoch(1)
     assert first != list(sampler)
     assert sorted(first) == list(range(50))
+
+
+OTHER_DATA = [
+    (dict(dataset=range(130)), "130 samples in the order of seed 5"),
+    (dict(dataset=range(90)), "90 samples in the order of seed 5"),
+    (dict(seed=6), "100 samples in the order of seed 6"),
+    (dict(shuffle=False), "100 samples in its own order"),
+]
+
+
+def sampler_of(kind, **other):
+    given = {"dataset": range(100), "seed": 5, **other}
+    return ElasticSampler(**given) if kind == "elastic" else ShardedSampler(global_batch=4, shards=2, **given)
+
+
+@pytest.mark.parametrize("kind", ["elastic", "sharded"])
+@pytest.mark.parametrize("other, has", OTHER_DATA)
+def test_a_place_in_another_data_set_is_refused_or_the_epoch_begins_anew(kind, other, has, caplog):
+    state = {**sampler_of(kind).state_dict(), "epoch": 2, "processed_num": 40}
+    with pytest.raises(ValueError, match=f"is of a data set of 100 samples in the order of seed 5, and this rank has .* {has}"):
+        sampler_of(kind, **other).load_state_dict(state)
+    assert caplog.records == []
+    anew = sampler_of(kind, **other, begins_anew=True)
+    anew.load_state_dict(state)
+    assert (anew.epoch, anew.processed_num) == (2, 0)
+    assert "epoch 2 begins anew" in caplog.text and has in caplog.text
+    same = sampler_of(kind, begins_anew=True)
+    same.load_state_dict(state)
+    assert (same.epoch, same.processed_num) == (2, 40)
+
+
+@pytest.mark.parametrize("kind", ["elastic", "sharded"])
+@pytest.mark.parametrize("processed", [-5, 101])
+def test_a_place_outside_of_the_data_set_is_refused(kind, processed):
+    state = {**sampler_of(kind).state_dict(), "processed_num": processed}
+    with pytest.raises(ValueError, match=f"processed_num is {processed}, of 100 samples"):
+        sampler_of(kind).load_state_dict(state)
+
+
+def test_a_state_of_an_earlier_release_says_nothing_of_its_data_set_and_is_taken():
+    sampler = sampler_of("elastic")
+    sampler.load_state_dict({"epoch": 1, "processed_num": 30})
+    assert (sampler.epoch, sampler.processed_num) == (1, 30)
+
+
+def test_the_state_of_an_elastic_sampler_is_none_of_a_sharded_one():
+    with pytest.raises(ValueError, match="one of an ElasticSampler"):
+        sampler_of("sharded").load_state_dict(sampler_of("elastic").state_dict())

@@ -1,6 +1,7 @@
 """`torch.distributed` on our collectives; several ranks of what torch adds; what survives."""
 
 import pytest
+from conftest import check_torch_survivor
 
 torch = pytest.importorskip("torch")
 
@@ -74,14 +75,7 @@ def test_a_distributed_optimizer_averages_as_one_process_would(job):
 def test_a_torch_state_goes_back_as_one_unit_when_a_worker_is_killed(job):
     """Horovod's quirk 4: the weights ran ahead of counters, schedulers and random numbers there."""
     done = job("torch_survivor.py", workers=3, flags=["--min-np", "1"])
-    assert done.code == 0, done.output
-    ends = done.said()
-    assert ends and len({of["step"] for of in ends}) == 1, "G-5: one history"
-    for of in ends:
-        assert of["weight"] == of["scheduled"] == of["step"], of
-        assert of["drawn_in_order"], of
-        assert of["exact"], "H-23: each sample once an epoch"
-    assert any(of["calls"] >= 2 for of in ends), "the function is entered anew in the same process"
+    check_torch_survivor(done)
     killed = [event for event in done.kinds("worker_exited") if "signal 9" in str(event)]
     assert len(killed) == 1, done.output
 
@@ -96,3 +90,22 @@ def test_no_rank_listens_on_all_interfaces(job, way):
         assert said["groups"] == "ProcessGroupElastic"
         # On one machine all that is open is on the loopback, 127.0.0.1.
         assert set(said["listens"]) <= {"0100007F"}, said
+
+
+@pytest.mark.parametrize("way", ["new_group", "mesh"])
+def test_a_wait_for_the_members_of_a_group_ends_with_the_generation(job, way):
+    done = job("late_member.py", way, workers=4)
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert [(said["rank"], said["step"]) for said in sorted(ends, key=lambda it: it["rank"])] == [(rank, 4) for rank in range(4)]
+    waited_s = [said["waited_s"] for said in ends if said["aborted"]]
+    # The group's timeout is half an hour.
+    assert waited_s and max(waited_s) < 30, done.output
+
+
+def test_groups_of_other_ranks_form_after_all_groups_were_destroyed(ranks):
+    assert ranks("meeting_outside.py", "again", size=3) == ["well\n"] * 3
+
+
+def test_a_group_that_does_not_form_in_time_names_the_ranks_that_did_not_come(ranks):
+    assert ranks("meeting_outside.py", "late", size=3) == ["well\n"] * 3

@@ -4,49 +4,65 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// One entry; the heap's largest is the earliest.
+/// The time of one event, and its place; the heap's largest is the earliest.
 #[derive(Debug)]
-struct AgendaEntry<E> {
+struct AgendaEntry {
     at: u64,
     number: u64,
-    event: E,
+    place: u32,
 }
 
-impl<E> PartialEq for AgendaEntry<E> {
+impl PartialEq for AgendaEntry {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<E> Eq for AgendaEntry<E> {}
+impl Eq for AgendaEntry {}
 
-impl<E> PartialOrd for AgendaEntry<E> {
+impl PartialOrd for AgendaEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> Ord for AgendaEntry<E> {
+impl Ord for AgendaEntry {
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
 /// The future of the simulated world. Times are nanoseconds of world time.
+///
+/// Events are large, so the heap orders their places and moves no event.
 #[derive(Debug)]
 pub(crate) struct WorldAgenda<E> {
-    heap: BinaryHeap<AgendaEntry<E>>,
+    heap: BinaryHeap<AgendaEntry>,
+    events: Vec<Option<E>>,
+    /// Places without an event.
+    free: Vec<u32>,
     number: u64,
 }
 
 impl<E> WorldAgenda<E> {
     pub(crate) fn new() -> Self {
-        Self { heap: BinaryHeap::with_capacity(1024), number: 0 }
+        let heap = BinaryHeap::with_capacity(1024);
+        Self { heap, events: Vec::with_capacity(1024), free: Vec::new(), number: 0 }
     }
 
     pub(crate) fn push(&mut self, at: u64, event: E) {
         self.number += 1;
-        self.heap.push(AgendaEntry { at, number: self.number, event });
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.events[place as usize] = Some(event);
+                place
+            }
+            None => {
+                self.events.push(Some(event));
+                self.events.len() as u32 - 1
+            }
+        };
+        self.heap.push(AgendaEntry { at, number: self.number, place });
     }
 
     /// Time of the next event.
@@ -55,7 +71,9 @@ impl<E> WorldAgenda<E> {
     }
 
     pub(crate) fn pop(&mut self) -> Option<(u64, E)> {
-        self.heap.pop().map(|entry| (entry.at, entry.event))
+        let AgendaEntry { at, place, .. } = self.heap.pop()?;
+        self.free.push(place);
+        self.events[place as usize].take().map(|event| (at, event))
     }
 }
 
@@ -69,7 +87,9 @@ mod tests {
         for (at, name) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             agenda.push(at, name);
         }
+        assert_eq!(agenda.pop(), Some((1, 'a')));
+        agenda.push(3, 'e');
         let order: Vec<char> = std::iter::from_fn(|| agenda.pop()).map(|(_, name)| name).collect();
-        assert_eq!(order, ['a', 'b', 'c', 'd']);
+        assert_eq!(order, ['b', 'e', 'c', 'd']);
     }
 }

@@ -20,16 +20,27 @@ pub(crate) struct SampleSet {
     /// The batch plan, if the job has shards; and then the weights of the undisturbed run after each step.
     plan: Option<LedgerPlan>,
     undisturbed: Vec<f64>,
+    /// The seeds of the shards of the step that was asked for last, by epoch and place.
+    streams: ((u64, u64), Vec<u64>),
 }
 
 impl SampleSet {
     pub(crate) fn new(length: u64, seed: u64, plan: Option<LedgerPlan>) -> Self {
         let (sums, bases, undisturbed) = (BTreeMap::new(), vec![0], vec![0.0]);
-        Self { length, seed, sums, bases, plan, undisturbed }
+        Self { length, seed, sums, bases, plan, undisturbed, streams: ((0, 0), Vec::new()) }
     }
 
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
+    /// The product's seed of a shard's random stream. Kept for the step that was asked for last: all ranks ask for it, and the
+    /// oracle.
+    pub(crate) fn stream(&mut self, epoch: u64, place: u64, shard: u32) -> u64 {
+        if self.streams.0 != (epoch, place) {
+            self.streams = ((epoch, place), Vec::new());
+        }
+        let known = &mut self.streams.1;
+        while known.len() <= shard as usize {
+            known.push(shard_seed(self.seed, epoch, place, known.len() as u32));
+        }
+        known[shard as usize]
     }
 
     pub(crate) fn length(&self) -> u64 {
@@ -54,8 +65,9 @@ impl SampleSet {
         let unit = |bits: u64| (bits >> 11) as f64 / (1_u64 << 53) as f64;
         let (from, to) = samples;
         let mut sum = unit(stream) * 1e-3 + weights * 0.125;
+        let sums = self.sums(epoch);
         for place in from..to {
-            let sample = self.contribution(epoch, place, place + 1);
+            let sample = sums[place as usize + 1].wrapping_sub(sums[place as usize]);
             sum += unit(sample) * [1e-4, 1.0, 1e4][(sample % 3) as usize];
         }
         sum
@@ -83,7 +95,7 @@ impl SampleSet {
                         let (each, rest) = (count / u64::from(shards), count % u64::from(shards));
                         from + shard * each + shard.min(rest)
                     };
-                    let stream = shard_seed(self.seed, epoch, from, shard as u32);
+                    let stream = self.stream(epoch, from, shard as u32);
                     self.gradient(epoch, (start(shard), start(shard + 1)), weights, stream)
                 })
                 .collect();

@@ -7,6 +7,11 @@ mod cli;
 
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> anyhow::Result<ExitCode> {
     cli::main()
 }

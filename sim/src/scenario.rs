@@ -13,7 +13,7 @@ use elastic_runtime::random::stream;
 use elastic_worker::state::sampler::LedgerPlan;
 use rand::Rng;
 
-use crate::options::{JobKind, RunOptions};
+use crate::options::{JobKind, RunOptions, SimulationMode};
 use crate::recorded_job::{needed, recorded_hosts};
 
 /// A seed's job.
@@ -59,6 +59,8 @@ pub(crate) struct Scenario {
     pub(crate) deaths_are_refused: bool,
     /// Whether the framework of scripts by restart counts the collectives that they enter.
     pub(crate) scripts_are_recorded: bool,
+    /// Whether the program trains. Otherwise each of its processes joins the job, looks at its rank and ends with code 0.
+    pub(crate) trains: bool,
     /// Whether programs warn, note, report values and tell the bytes that they move, and leave reasons behind when they fail.
     pub(crate) programs_talk: bool,
     /// Longest time that the system takes to clear the memory of a dead process, in nanoseconds: until then it has no exit
@@ -253,6 +255,10 @@ impl Scenario {
                 && stream(options.seed, "refusals", 0).random_bool(0.7),
             scripts_are_recorded: options.draws >= 12
                 && stream(options.seed, "recorder", 0).random_bool(0.5),
+            trains: options.draws < 19
+                || options.job == JobKind::Restart
+                || options.mode != SimulationMode::Cores
+                || !stream(options.seed, "trains", 0).random_bool(1.0 / 32.0),
             programs_talk: options.draws >= 17 && stream(options.seed, "talk", 0).random_bool(0.5),
             clearing_ns: draw_clearing(options),
             stubborn: random.random_bool(0.1),

@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 
 use elastic_protocol::environment::DATA_ADDRESS;
-use elastic_transport::network::{interface_addresses, ip_towards, is_link_local};
+use elastic_transport::network::{
+    interface_addresses, ip_towards, ip_towards_others, is_link_local, is_name_of_host,
+};
 use elastic_worker::state::environment::WorkerEnvironment;
 use elastic_worker::state::training::{Error, NewIp, Result};
 
@@ -49,9 +51,15 @@ fn is_here(ip: IpAddr) -> bool {
     !bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
 }
 
-/// The local address of the route to the driver: other workers can reach it too.
+/// The local address of the route to the driver: other workers can reach it too. A driver that is known by a host's name may
+/// have workers on other hosts, to which its own host's name often leads over the loopback: there the way to other hosts counts.
 fn ip_towards_driver(environment: &WorkerEnvironment) -> std::io::Result<IpAddr> {
-    ip_towards(environment.driver_address()?)
+    let (driver, name) = environment.driver_address()?;
+    let ip = ip_towards(driver)?;
+    if ip.is_loopback() && is_name_of_host(name) {
+        return Ok(ip_towards_others().unwrap_or(ip));
+    }
+    Ok(ip)
 }
 
 #[cfg(test)]

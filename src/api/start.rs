@@ -17,6 +17,7 @@ use elastic_worker::state::training::{
     ControlShared, CpuGroups, Error, Result, ThreadMessage, TrainingControl,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use super::attach::{AttachOptions, WhileWaiting};
 use super::data_address::{self, data_ip};
@@ -41,6 +42,7 @@ pub(super) fn start(
     options: AttachOptions,
 ) -> Result<StartedWorker> {
     raise_open_files();
+    survive_large_files();
     let operation_deadline = operation_deadline()?;
     let token = environment.credential.parse::<JoinToken>().map_err(|source| Error::Start {
         what: format!("reading {CREDENTIAL}"),
@@ -119,6 +121,28 @@ fn raise_open_files() {
         tracing::debug!(%error, "the limit of open files stays as it is");
     }
 }
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error, as on a full disk: a checkpoint that is too large is
+/// not saved, and training goes on. By default the kernel's SIGXFSZ ends the process. What the program has set stays.
+#[expect(unsafe_code, reason = "a signal's handler may do next to nothing")]
+fn survive_large_files() {
+    // A handler, and not the signal ignored: programs that this process starts begin with the default.
+    let nothing = SigHandler::Handler(no_more_than_an_error);
+    let action = SigAction::new(nothing, SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does nothing, and the former action was valid.
+    let set = unsafe { sigaction(Signal::SIGXFSZ, &action) }.and_then(|former| {
+        match former.handler() {
+            SigHandler::SigDfl => Ok(()),
+            // SAFETY: as above.
+            _ => unsafe { sigaction(Signal::SIGXFSZ, &former) }.map(drop),
+        }
+    });
+    if let Err(error) = set {
+        tracing::debug!(%error, "a file that becomes too large ends this process");
+    }
+}
+
+extern "C" fn no_more_than_an_error(_signal: i32) {}
 
 fn operation_deadline() -> Result<Duration> {
     let Ok(text) = std::env::var(COLLECTIVE_TIMEOUT) else {

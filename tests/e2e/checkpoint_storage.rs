@@ -11,7 +11,7 @@ use crate::checkpoints::{
     EVERY, exchange, loaded, start, steps_listed, steps_of, wait_for_checkpoints,
 };
 use crate::sickness::{Disk, Sickness};
-use crate::support::{Job, signal};
+use crate::support::{Job, signal, trainer};
 
 #[test]
 fn c_4_a_folder_of_checkpoints_that_gives_errors_for_a_while_blames_no_host() {
@@ -148,6 +148,26 @@ fn c_4_a_save_that_fails_leaves_nothing_and_room_for_one_more_is_enough_for_the_
     wait_for_checkpoints(&mut job, before + 1);
     assert_eq!(job.finish(), 0);
     assert_eq!(job.sizes(), [1], "no reset");
+    job.assert_exact();
+}
+
+#[test]
+fn c_4_a_limit_of_file_sizes_stops_no_training() {
+    let (every, padding) = (EVERY.to_string(), (16_u32 << 20).to_string());
+    let flags = ["-n", "2", "--checkpoint", "DIR/out", "--checkpoint-every", &every];
+    let flags = [&flags[..], &["--mode", "in-process"]].concat();
+    // In blocks of 512 or 1,024 bytes: less than the half of a checkpoint that each of them writes.
+    let limited = ["sh", "-c", "ulimit -f 2048; exec \"$@\"", "sh"].map(str::to_owned);
+    let program = [&limited[..], &trainer(&["--padding-bytes", &padding])].concat();
+    let mut job = Job::start_program(&flags, &program);
+    job.agent("a", 2);
+    job.wait_for_sizes(&[2]);
+    wait_for_trouble(&mut job, "ulimit -f");
+    wait_for_trouble(&mut job, "File too large");
+    job.wait_for_progress();
+    assert_eq!(steps_listed(&job.path("out")).into_iter().filter(|(_, whole)| *whole).count(), 0);
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.sizes(), [2], "no reset");
     job.assert_exact();
 }
 

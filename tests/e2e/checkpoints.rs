@@ -69,6 +69,16 @@ fn checkpoint(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
+/// The step of the newest whole checkpoint.
+pub(crate) fn newest_of(folder: &Path) -> Option<u64> {
+    steps_listed(folder).into_iter().filter(|(_, is_whole)| *is_whole).map(|(step, _)| step).max()
+}
+
+/// The highest step that the workers have told.
+pub(crate) fn last_step_of(job: &Job) -> Option<u64> {
+    job.log().iter().filter_map(|line| line["steps"].as_u64()).max()
+}
+
 pub(crate) fn steps_listed(folder: &Path) -> Vec<(u64, bool)> {
     let (code, stdout, stderr) = checkpoint(&["list", &folder.display().to_string(), "--json"]);
     assert_eq!(code, Some(0), "{stderr}");
@@ -108,6 +118,44 @@ fn l_1_a_folder_of_checkpoints_that_is_not_there_ends_a_job_that_may_lose_nothin
 }
 
 #[test]
+fn l_1_steps_that_are_lost_with_the_last_checkpoint_are_counted_once() {
+    let shared = TempDir::new().expect("a folder");
+    let [folder, old] = ["checkpoints", "old"].map(|name| shared.path().join(name));
+    let flags = ["--on-total-loss", "restart", "--max-restarts", "100"];
+    let mut job = start(2, &folder, &flags);
+    let early = wait_for_checkpoints(&mut job, 1);
+    let of_step = format!("step-{early:010}");
+    fs::create_dir_all(old.join(&of_step)).expect("a folder");
+    for file in files_of(&folder, early) {
+        let name = file.file_name().expect("a file");
+        fs::copy(&file, old.join(&of_step).join(name)).expect("it is copied");
+    }
+    let saved = wait_for_checkpoints(&mut job, 4);
+    let workers = [job.pid("h0", 0), job.pid("h1", 0)];
+    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGSTOP));
+    exchange(&folder, &old);
+    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGKILL));
+    job.wait("the earlier checkpoint", |job| {
+        let loads = job.events_of("checkpoint_loaded");
+        loads.into_iter().find(|event| event["step"] == early)
+    });
+    job.wait_for_progress();
+    let lost = |job: &mut Job| job.status()?["steps_lost"].as_u64().filter(|lost| *lost > 0);
+    let counted = job.wait("the count of lost steps", lost);
+    assert!(counted >= saved - early, "{counted}");
+    let victim = job.pid("h1", 0);
+    signal(victim, Signal::SIGKILL);
+    let runs = job.events_of("generation_running").len();
+    job.wait("the next generation", |job| {
+        (job.events_of("generation_running").len() > runs).then_some(())
+    });
+    let again = job.wait("the count of lost steps", lost);
+    assert!(again < counted + EVERY, "{again}, {counted}");
+    assert_eq!(job.events_of("state_lost").len(), 1, "a worker has held the state since");
+    job.finish();
+}
+
+#[test]
 fn c_1_a_job_whose_every_process_was_killed_goes_on_at_most_one_interval_behind() {
     let shared = TempDir::new().expect("a folder");
     let folder = shared.path().join("checkpoints");
@@ -123,7 +171,7 @@ fn c_1_a_job_whose_every_process_was_killed_goes_on_at_most_one_interval_behind(
         .map(|(step, _)| step)
         .collect();
     assert!(whole.contains(&saved) && whole.len() <= 3, "{whole:?}");
-    let reached = job.log().iter().filter_map(|line| line["steps"].as_u64()).max();
+    let reached = last_step_of(&job);
     let mut again = start(3, &folder, &[]);
     let from = loaded(&mut again)["step"].as_u64().expect("a checkpoint");
     assert_eq!(Some(&from), whole.last(), "C-2: the newest, by another number of workers");
@@ -150,8 +198,7 @@ fn c_1_c_3_every_process_killed_again_and_again_also_while_a_checkpoint_is_writt
         assert_eq!(from, newest, "life {life} begins from the newest that is whole");
         // One interval, the one being saved, and the commits of a save's duration.
         assert!(reached <= from.unwrap_or_default() + 10 * EVERY, "{reached} was reached");
-        let last = |job: &Job| job.log().iter().filter_map(|line| line["steps"].as_u64()).max();
-        job.wait("a step", |job| (last(job) > from).then_some(()));
+        job.wait("a step", |job| (last_step_of(job) > from).then_some(()));
         if life == 5 {
             assert_eq!(job.finish(), 0);
             job.assert_exact();
@@ -167,7 +214,7 @@ fn c_1_c_3_every_process_killed_again_and_again_also_while_a_checkpoint_is_writt
             });
         }
         kill_everything(&mut job);
-        reached = last(&job).unwrap_or_default();
+        reached = last_step_of(&job).unwrap_or_default();
         let is_whole = |step: &u64| {
             let path = folder.join(format!("step-{step:010}"));
             let (code, ..) = checkpoint(&["verify", &path.display().to_string()]);
@@ -284,6 +331,27 @@ fn c_2_resume_of_a_step_begins_from_it_though_there_is_a_newer_one() {
     assert!(second["step"].as_u64() >= Some(saved), "{second}, {saved}");
     assert_eq!(again.finish(), 0);
     again.assert_exact();
+}
+
+#[test]
+fn c_2_a_step_of_another_folder_is_gone_on_from_until_the_job_has_saved_one() {
+    let (base, own) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let whole = killed_after_checkpoints(base.path(), 2);
+    let chosen = *whole.last().expect("two");
+    let from = base.path().join(format!("step-{chosen:010}")).display().to_string();
+    // So rarely that it saves none meanwhile.
+    let flags = ["--resume", &from, "--on-total-loss", "fail"];
+    let mut again = start_with(1_000_000, 2, own.path(), &flags);
+    assert_eq!(loaded(&mut again)["step"], chosen);
+    again.wait_for_progress();
+    let workers = [again.pid("h0", 0), again.pid("h1", 0)];
+    workers.into_iter().for_each(|pid| signal(pid, Signal::SIGKILL));
+    let second =
+        again.wait("the second load", |job| job.events_of("checkpoint_loaded").into_iter().nth(1));
+    assert_eq!(second["step"], chosen, "{second}");
+    assert_eq!(again.finish(), 0, "{}", again.stderr());
+    again.assert_exact();
+    assert!(base.path().join(format!("step-{chosen:010}")).exists(), "it is left as it is");
 }
 
 #[test]
@@ -426,8 +494,7 @@ fn c_5_arrays_are_exported_under_the_names_of_their_fields() {
     job.agent("a", 2);
     assert_eq!(job.end(), 0);
     let last = steps_of(&job, "checkpoint_saved").pop();
-    let newest = steps_listed(shared.path()).into_iter().filter(|(_, whole)| *whole).max();
-    assert!(last > Some(0) && newest.map(|(step, _)| step) == last, "it is the job's last commit");
+    assert!(last > Some(0) && newest_of(shared.path()) == last, "it is the job's last commit");
     let into = shared.path().join("model.safetensors").display().to_string();
     let (code, stdout, stderr) = checkpoint(&["export", &folder, "--into", &into, "--json"]);
     assert_eq!(code, Some(0), "{stderr}");
@@ -474,9 +541,7 @@ fn c_1_a_job_that_is_stopped_saves_a_commit_first() {
         // The next step that is due lies far ahead.
         let mut job = start_with(1_000_000, 2, &folder, &[]);
         job.wait_for_sizes(&[2]);
-        let reached = job.wait("steps", |job| {
-            job.log().iter().filter_map(|line| line["steps"].as_u64()).max().filter(|it| *it > 20)
-        });
+        let reached = job.wait("steps", |job| last_step_of(job).filter(|it| *it > 20));
         match asked {
             true => assert!(operate(&job, &["stop"]).status.success()),
             false => signal(job.driver_pid(), Signal::SIGINT),
@@ -487,6 +552,50 @@ fn c_1_a_job_that_is_stopped_saves_a_commit_first() {
             panic!("one checkpoint: {:?}", steps_listed(&folder));
         };
         assert!(step >= reached, "step {step} is saved, {reached} had been reached");
+    }
+}
+
+#[test]
+fn c_1_a_job_that_is_stopped_after_a_save_was_made_vain_saves_a_commit_first() {
+    // A save takes some seconds, and the one that a reset or a new driver makes vain is still being written at the stop.
+    const SAVE_BYTES: u64 = 6 << 20;
+    let shared = TempDir::new().expect("a folder");
+    for by in ["a reset", "a new driver"] {
+        let path = shared.path().join(by);
+        let (folder, every) = (path.display().to_string(), EVERY.to_string());
+        let flags = ["-n", "2", "--checkpoint", &folder, "--checkpoint-every", &every];
+        let slowly = ["--checkpoint-bandwidth", "1MiB", "--grace-period", "60"];
+        let padding = SAVE_BYTES.to_string();
+        let program = ["--padding-bytes", &padding, "--samples", "960"];
+        let mut job = Job::start(&[&flags[..], &slowly].concat(), &program);
+        for host in ["h0", "h1"] {
+            job.agent(host, 1);
+        }
+        job.wait("a save that is being written", |_| {
+            let steps = steps_of_folders(&path).into_iter().filter(|it| !has_manifest(&path, *it));
+            let files = steps.flat_map(|step| files_of(&path, step));
+            let bytes = files.filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum::<u64>();
+            (bytes > 0).then_some(())
+        });
+        if by == "a reset" {
+            // Rank 0 has what is no array, and the other one the padding.
+            let first = job.wait("rank 0", |job| {
+                let workers = job.status()?["workers"].as_array()?.clone();
+                workers.iter().find(|it| it["rank"] == 0)?["pid"].as_i64()
+            });
+            signal(i32::try_from(first).expect("a pid"), Signal::SIGKILL);
+            job.wait_for_sizes(&[2, 2]);
+        } else {
+            job.kill_driver();
+            job.start_driver_again();
+            job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+        }
+        let reached = last_step_of(&job);
+        assert!(operate(&job, &["stop"]).status.success());
+        assert_eq!(job.end(), 130, "{}", job.stderr());
+        assert_eq!(job.events_of("checkpoint_failed"), Vec::<Value>::new(), "{by}");
+        let newest = newest_of(&path);
+        assert!(newest >= reached, "{by}: step {newest:?} is saved, {reached:?} had been reached");
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
+use crate::operate::operate;
 use crate::sickness::{Disk, Sickness};
 use crate::support::{Job, binary, signal};
 
@@ -70,6 +71,40 @@ fn d_4_a_disk_that_fills_up_stops_decisions_and_not_the_training() {
     job.kill_driver();
     job.start_driver_again();
     job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn d_4_a_drain_that_cannot_be_stored_is_not_acknowledged() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let driver = job.driver.id();
+    limit_files(driver, "0");
+    for (command, state) in [("drain", "is drained"), ("readmit", "may have workers again")] {
+        let refused = operate(&job, &[command, "b"]);
+        let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{command}: {stderr}");
+        let says = |text: &str| assert!(stderr.contains(text), "{command}: {stderr}");
+        says(state);
+        says("is not stored");
+        says("give the command again");
+        assert!(!stderr.contains("did not answer"), "{command}: {stderr}");
+    }
+    operate(&job, &["drain", "b"]);
+    limit_files(driver, "unlimited");
+    let drained = operate(&job, &["drain", "b"]);
+    assert_eq!(drained.status.code(), Some(0), "{}", String::from_utf8_lossy(&drained.stderr));
+    job.kill_driver();
+    job.start_driver_again();
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    let known = operate(&job, &["drain", "b"]);
+    let stdout = String::from_utf8_lossy(&known.stdout).into_owned();
+    assert!(stdout.contains("is drained already"), "the next driver knows: {stdout}");
+    assert_eq!(operate(&job, &["readmit", "b"]).status.code(), Some(0));
+    job.wait("two workers again", |job| (job.status()?["world_size"] == 2).then_some(()));
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }

@@ -88,6 +88,23 @@ fn an_interface_that_is_not_there_is_refused_with_those_that_are() {
     assert_eq!(job.finish(), 0);
 }
 
+#[test]
+fn run_refuses_an_interface_that_is_not_there_and_starts_nothing() {
+    for name in ["nowhere7", ""] {
+        let folder = tempfile::TempDir::new().expect("a temporary folder");
+        let output = Command::new(binary())
+            .args(["run", "-n", "1", "--bind", "127.0.0.1:0", "--interface", name, "--state-dir"])
+            .arg(folder.path())
+            .args(["--", "true"])
+            .output()
+            .expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(&format!("error: --interface {name}:")), "{stderr}");
+        assert!(stderr.contains("hint: it has"), "{stderr}");
+    }
+}
+
 fn start_here() -> Job {
     Job::start_program(&["-n", "1", "--mode", "restart"], &argv(&["true"]))
 }

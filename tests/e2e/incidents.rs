@@ -48,7 +48,7 @@ fn operate(job: &Job, line: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn agent_pid(job: &Job, host: &str) -> i32 {
+pub(crate) fn agent_pid(job: &Job, host: &str) -> i32 {
     i32::try_from(job.agents[host].id()).expect("a process id")
 }
 

@@ -43,6 +43,48 @@ fn three_shells() {
 }
 
 #[test]
+fn g_10_a_host_that_is_lost_after_the_training_fails_the_job_and_the_other_ends_by_itself() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let other = job.pid("b", 0);
+    job.control("slow-end.0");
+    job.control("slow-end.1");
+    job.control("finish");
+    job.wait("the end of the training", |job| {
+        let finished = job.log().iter().filter(|line| line["event"] == "finish").count();
+        (finished == 2 && !job.events_of("job_ended").is_empty()).then_some(())
+    });
+    job.kill_agent("a");
+    job.wait("the loss of the host", |job| job.events_of("host_lost").pop());
+    assert!(is_running(other), "it may have data to write");
+    for rank in [0, 1] {
+        fs::remove_file(job.path(&format!("control/slow-end.{rank}"))).expect("a file");
+    }
+    assert_eq!(job.end(), 1);
+    let stderr = job.stderr();
+    let told = "a:0 was lost before its process had ended: its host was lost";
+    assert!(stderr.contains(told), "{stderr}");
+    let ended = job.events_of("worker_exited");
+    let is_of_b = |event: &&Value| event["worker"].as_str().is_some_and(|w| w.starts_with("b[0]#"));
+    let ended = ended.iter().find(is_of_b);
+    assert_eq!(ended.map(|event| event["expected"].clone()), Some(Value::Bool(true)));
+}
+
+#[test]
+fn h_21_a_worker_that_is_killed_when_all_others_have_finished_fails_the_job() {
+    let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    job.agent("a", 2);
+    job.wait_for_sizes(&[2]);
+    job.control("die-last.1");
+    assert_eq!(job.finish(), 1);
+    assert_eq!(job.sizes(), [2], "the other keeps its result");
+    let (told, stderr) = ("failed before training had finished: signal 9 (SIGKILL)", job.stderr());
+    assert!(stderr.contains(told), "{stderr}");
+}
+
+#[test]
 fn run_is_driver_agent_and_workers_in_one() {
     let folder = tempfile::TempDir::new().expect("a temporary folder");
     for name in ["control", "log", "state"] {

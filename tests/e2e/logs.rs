@@ -1,5 +1,6 @@
 //! `elastic-node logs`: the output of workers, found by rank, host and generation.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -85,17 +86,87 @@ fn logs_follow_a_job_to_its_end() {
         .arg("logs")
         .arg(folder.path().join("state"))
         .arg("--follow")
-        .stdout(std::fs::File::create(&path).expect("ours"))
+        .stdout(fs::File::create(&path).expect("ours"))
         .spawn()
         .expect("it runs");
-    let followed = || std::fs::read_to_string(&path).expect("ours");
+    let followed = || fs::read_to_string(&path).expect("ours");
     wait_until("the first lines", || (followed().matches("first").count() == 2).then_some(()));
     assert!(!followed().contains("last"));
-    std::fs::write(&gate, "").expect("ours");
+    fs::write(&gate, "").expect("ours");
     assert!(job.wait().expect("it ends").success());
     assert!(follower.wait().expect("it ends with the job").success());
     for line in ["[localhost:0] last\n", "[localhost:1] last\n"] {
         assert!(followed().contains(line), "{}", followed());
+    }
+}
+
+#[test]
+fn x_16_logs_are_followed_through_a_rotation_of_the_output_and_of_the_event_log() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let output = folder.path().join("output");
+    let gate = |name: &str| folder.path().join(name);
+    let wait_at =
+        |name: &str| format!("while [ ! -e '{}' ]; do sleep 0.05; done", gate(name).display());
+    let text = format!(
+        "echo the first line, and the longest; {}; echo second; {}; echo third; {}; echo last",
+        wait_at("gate-1"),
+        wait_at("gate-2"),
+        wait_at("gate-3"),
+    );
+    let stored_in = output.display().to_string();
+    let mut job = start(folder.path(), &text, &["--output-dir", &stored_in]);
+    let path = |rank: u32| output.join(format!("generation_1/{rank}/stdout.log"));
+    let is_written = |rank| fs::read(path(rank)).is_ok_and(|written| !written.is_empty());
+    wait_until("the first lines", || (is_written(0) && is_written(1)).then_some(()));
+    let printed = folder.path().join("followed");
+    let mut follower = Command::new(binary())
+        .arg("logs")
+        .arg(folder.path().join("state"))
+        .arg("--follow")
+        .stdout(fs::File::create(&printed).expect("ours"))
+        .spawn()
+        .expect("it runs");
+    let followed = || fs::read_to_string(&printed).expect("ours");
+    let wait_for = |word: &str| {
+        wait_until(word, || (followed().matches(word).count() == 2).then_some(()));
+    };
+    wait_for("first");
+    // As logrotate with copytruncate.
+    for rank in 0..2 {
+        fs::File::options().write(true).truncate(true).open(path(rank)).expect("there");
+    }
+    fs::write(gate("gate-1"), "").expect("ours");
+    wait_for("second");
+    // As logrotate without: the worker's agent goes on in the file that was moved away.
+    for rank in 0..2 {
+        fs::rename(path(rank), path(rank).with_extension("log.1")).expect("there");
+    }
+    let events = folder.path().join("state/events.jsonl");
+    fs::rename(&events, events.with_extension("jsonl.1")).expect("there");
+    fs::write(gate("gate-2"), "").expect("ours");
+    wait_for("third");
+    fs::write(gate("gate-3"), "").expect("ours");
+    assert!(job.wait().expect("it ends").success());
+    assert!(follower.wait().expect("it ends with the job").success());
+    wait_for("last");
+    assert_eq!(followed().lines().count(), 8, "each line once: {}", followed());
+}
+
+#[test]
+fn x_16_a_folder_that_has_served_another_job_shows_each_its_own_output() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let output = folder.path().join("output").display().to_string();
+    let jobs = ["former", "later"].map(|job| (job, folder.path().join(job)));
+    for (job, of_job) in &jobs {
+        fs::create_dir(of_job).expect("ours");
+        let text = format!("echo output of the {job} job");
+        let ended = start(of_job, &text, &["--output-dir", &output]).wait();
+        assert!(ended.expect("it ends").success());
+    }
+    for (job, of_job) in &jobs {
+        let (code, stdout, stderr) = printed(&logs(of_job, &["--rank", "0"]));
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(stdout, format!("output of the {job} job\n"));
     }
 }
 

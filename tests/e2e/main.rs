@@ -38,6 +38,7 @@ mod metrics;
 mod network;
 mod networks;
 mod nodes;
+mod notices;
 mod observe;
 mod operate;
 mod operation;

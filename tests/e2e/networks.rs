@@ -61,6 +61,42 @@ fn s_14_a_router_that_gives_each_connection_another_port_disturbs_nobody() {
     job.assert_exact();
 }
 
+/// A command before an agent's own that puts these files over the system's in `/etc`.
+fn with_files(job: &Job, tag: &str, files: &[(&str, String)]) -> Vec<String> {
+    let mut script = String::new();
+    for (name, text) in files {
+        let path = job.path(&format!("{name}{tag}"));
+        fs::write(&path, text).expect("a file");
+        script.push_str(&format!("mount --bind {} /etc/{name} && ", path.display()));
+    }
+    script.push_str("exec \"$0\" \"$@\"");
+    ["unshare", "--mount", "/bin/sh", "-c", &script].map(Into::into).to_vec()
+}
+
+#[test]
+fn s_3_an_agent_that_comes_to_its_own_machine_over_the_loopback_is_reached_by_other_hosts() {
+    // The head's own name leads to its loopback there, as Debian's installer writes it.
+    for join in ["127.0.0.1:7070", "headnode:7070"] {
+        let Some(network) = Network::enter(1) else { return };
+        let address = ["--bind", "0.0.0.0:7070", "--advertise", "headnode:7070"];
+        let mut job = Job::start(&[&["-n", "2", "--min-np", "2"], &address[..]].concat(), &[]);
+        let names = |ip: &str| {
+            let switch = ("nsswitch.conf", "hosts: files\n".to_owned());
+            [("hosts", format!("127.0.0.1 localhost\n{ip} headnode\n")), switch]
+        };
+        let of_head = with_files(&job, ".head", &names("127.0.1.1"));
+        let elsewhere = with_files(&job, ".other", &names(&HERE.to_string()));
+        job.address = join.to_owned();
+        agent_in(&mut job, "head", 1, &of_head);
+        job.address = "headnode:7070".to_owned();
+        agent_in(&mut job, "other", 1, &[network.place(0).wrapper(), elsewhere].concat());
+        job.wait_for_sizes(&[2]);
+        assert_eq!(job.finish(), 0, "{}", job.stderr());
+        assert!(job.events_of("host_unreachable").is_empty(), "{}", job.stderr());
+        job.assert_exact();
+    }
+}
+
 #[test]
 fn s_5_a_name_server_that_hangs_keeps_no_node_from_a_driver_that_is_started_again() {
     let Some(network) = Network::enter(1) else { return };
@@ -71,17 +107,7 @@ fn s_5_a_name_server_that_hangs_keeps_no_node_from_a_driver_that_is_started_agai
         ("resolv.conf", format!("nameserver {HERE}\noptions timeout:30 attempts:5\n")),
         ("nsswitch.conf", "hosts: files dns\n".to_owned()),
     ];
-    let mut script = String::new();
-    for (name, text) in files {
-        fs::write(job.path(name), text).expect("a file");
-        let path = job.path(name);
-        script.push_str(&format!("mount --bind {} /etc/{name} && ", path.display()));
-    }
-    script.push_str("exec \"$0\" \"$@\"");
-    let wrapper = [
-        network.place(0).wrapper(),
-        ["unshare", "--mount", "/bin/sh", "-c", &script].map(Into::into).to_vec(),
-    ];
+    let wrapper = [network.place(0).wrapper(), with_files(&job, "", &files)];
     let address = job.address.clone();
     job.address = address.replace(&HERE.to_string(), "driver.test");
     agent_in(&mut job, "a", 1, &wrapper.concat());

@@ -1,6 +1,7 @@
 //! Requests of the operator to a job that runs: `stop`, `drain`, `readmit`; its past: `history`, `forget`.
 
-use std::process::{Command, Output};
+use std::fs;
+use std::process::{Child, Command, Output};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -87,6 +88,60 @@ fn a_host_that_is_drained_leaves_without_loss_and_comes_back_when_it_is_readmitt
     assert!(resets[0]["cause"].to_string().contains("b[0]"), "{resets:?}");
 }
 
+/// Starts the driver again while host b, which is drained, is not listed; it is drained when it is back.
+fn stays_drained(mut job: Job, leaves: impl FnOnce(&mut Job), comes_back: impl FnOnce(&mut Job)) {
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    assert_eq!(operate(&job, &["drain", "b"]).status.code(), Some(0));
+    job.wait_for_sizes(&[2, 1]);
+    leaves(&mut job);
+    // A host off the list whose agent is in session is in the status, too.
+    let listed = |job: &Job| state_of(job, "b").filter(|state| state != "unlisted");
+    job.wait("b is off the list", |job| {
+        (job.status().is_some() && listed(job).is_none()).then_some(())
+    });
+    job.kill_driver();
+    job.start_driver_again();
+    job.wait("the takeover", |job| job.events_of("takeover_done").pop());
+    comes_back(&mut job);
+    let state = job.wait("b is listed again", |job| listed(job));
+    assert_eq!(state, "drained");
+    job.wait_for_steps();
+    assert_eq!(state_of(&job, "b").as_deref(), Some("drained"));
+    assert_eq!(operate(&job, &["readmit", "b"]).status.code(), Some(0));
+    job.wait("both train again", |job| (job.sizes().last() == Some(&2)).then_some(()));
+    assert_eq!(job.finish(), 0);
+    job.assert_exact();
+}
+
+#[test]
+fn d_4_a_drained_host_off_the_list_is_drained_under_the_next_driver() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("hosts");
+    let list = |hosts: &str| {
+        // The file is read while it is written otherwise.
+        let next = folder.path().join("next");
+        fs::write(&next, hosts).expect("a file");
+        fs::rename(&next, &file).expect("in one folder");
+    };
+    list("a:1\nb:1\n");
+    let named = file.display().to_string();
+    let job = Job::start(&["--hostfile", &named, "-n", "2", "--min-np", "1"], &[]);
+    stays_drained(job, |_| list("a:1\n"), |_| list("a:1\nb:1\n"));
+}
+
+#[test]
+fn d_4_a_drained_host_whose_agent_is_away_is_drained_under_the_next_driver() {
+    let job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
+    let leaves = |job: &mut Job| {
+        let mut agent = job.agents.remove("b").expect("it was started");
+        signal(i32::try_from(agent.id()).expect("a pid"), Signal::SIGTERM);
+        agent.wait().expect("it ends");
+    };
+    stays_drained(job, leaves, |job| job.agent("b", 1));
+}
+
 #[test]
 fn h_14_a_host_that_is_blacklisted_is_let_in_again_by_the_operator_and_the_log_has_both() {
     let mut job = Job::start(&["-n", "2", "--min-np", "1", "--on-failure", "blacklist"], &[]);
@@ -104,6 +159,52 @@ fn h_14_a_host_that_is_blacklisted_is_let_in_again_by_the_operator_and_the_log_h
     job.wait("both train again", |job| (job.sizes().last() == Some(&2)).then_some(()));
     assert_eq!(job.finish(), 0);
     assert_eq!(job.events_of("host_readmitted").len(), 1);
+}
+
+#[test]
+fn d_1_status_watch_goes_on_under_a_driver_that_is_started_again() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let file = |job: &Job, name: &str| fs::File::create(job.path(name)).expect("ours");
+    let text = |job: &Job, name: String| fs::read_to_string(job.path(&name)).expect("ours");
+    // One is told where the job's folder is, and one finds the job in the list.
+    let state = job.path("state").display().to_string();
+    let mut watchers: Vec<Child> = [&["--state-dir", &state][..], &[]]
+        .iter()
+        .enumerate()
+        .map(|(index, source)| {
+            let mut command = Command::new(binary());
+            command.args(["status", "--json", "--watch"]).args(*source);
+            command.env("XDG_STATE_HOME", job.path("user"));
+            command.stdout(file(&job, &format!("watched{index}")));
+            command.stderr(file(&job, &format!("told{index}")));
+            command.spawn().expect("it runs")
+        })
+        .collect();
+    let wait_for = |job: &mut Job, name: &str, words: &str| {
+        job.wait(words, |job| {
+            let has = |index| text(job, format!("{name}{index}")).contains(words);
+            (has(0) && has(1)).then_some(())
+        });
+    };
+    wait_for(&mut job, "watched", "\"term\":1");
+    job.kill_driver();
+    wait_for(&mut job, "told", "warning: the driver does not answer");
+    // The next driver has another port.
+    job.start_driver_again();
+    wait_for(&mut job, "watched", "\"term\":2");
+    assert_eq!(job.finish(), 0);
+    for (index, watcher) in watchers.iter_mut().enumerate() {
+        let ended = job.wait("the watcher's end", |_| watcher.try_wait().expect("it is ours"));
+        let told = text(&job, format!("told{index}"));
+        assert_eq!(ended.code(), Some(0), "{told}");
+        // Its transport may have words of its own.
+        let lines: Vec<&str> = told.lines().filter(|it| !it.contains("WARN")).collect();
+        let [silent, again] = &lines[..] else { panic!("each is told once: {told}") };
+        assert!(silent.ends_with("it is asked again for 30 s"), "{told}");
+        assert!(again.starts_with("the driver answers again, after "), "{told}");
+    }
 }
 
 #[test]

@@ -114,6 +114,25 @@ fn a_recorded_job_is_replayed_to_the_same_decisions_and_a_changed_one_is_found()
 }
 
 #[test]
+fn s_12_a_recording_that_is_removed_under_its_driver_begins_anew() {
+    let flags = ["-n", "2", "--min-np", "1", "--max-restarts", "100", "--record"];
+    let mut job = Job::start(&flags, &[]);
+    job.agent("a", 1);
+    job.agent("b", 1);
+    job.wait_for_sizes(&[2]);
+    let recording = job.path("state/recording");
+    fs::remove_dir_all(&recording).expect("it is there");
+    signal(job.pid("b", 0), Signal::SIGKILL);
+    wait_for_size(&mut job, 1, 2);
+    job.wait("the recording", |_| recording.is_dir().then_some(()));
+    assert!(job.stderr().contains("the recording was removed"), "{}", job.stderr());
+    assert_eq!(job.finish(), 0);
+    let found = report(&job.path("state"));
+    assert_eq!(found["is_same"], true, "{found}");
+    assert!(found["steps"].as_u64() > Some(0), "{found}");
+}
+
+#[test]
 fn a_job_is_recorded_only_if_that_is_asked_for() {
     let mut job = Job::start(&["-n", "1"], &[]);
     job.agent("a", 1);

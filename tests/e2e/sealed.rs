@@ -66,6 +66,55 @@ fn s_12_without_a_secret_the_key_is_read_in_etcd_and_the_driver_warns() {
     assert_eq!(job.finish(), 0);
 }
 
+/// A file with a secret; returns its path.
+fn secret_file(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).expect("a file");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    path.display().to_string()
+}
+
+#[test]
+fn s_12_a_standby_with_another_secret_than_the_jobs_is_refused_at_its_start() {
+    let Some(etcd) = Etcd::start() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = secret_file(folder.path(), "secret", "a long text of the first driver");
+    let other = secret_file(folder.path(), "other", "a long text of another driver");
+    let store = etcd.address().to_string();
+    let flags = ["-n", "1", "--lease-timeout", "3", "--store", &store, "--store-secret", &secret];
+    let mut job = Job::start(&flags, &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    for (given, words) in [
+        (&["--store-secret", &other][..], "with another one than this driver's"),
+        (&[], "this driver is given no secret"),
+    ] {
+        let state = folder.path().join("state").display().to_string();
+        let standby = ["--role", "driver", "--standby", "--bind", "127.0.0.1:0", "--state-dir"];
+        let output = Command::new(binary())
+            .args(standby)
+            .args([&state, "-n", "1", "--lease-timeout", "3", "--mode", "in-process"])
+            .args(["--store", &store])
+            .args(given)
+            .arg("--")
+            .args(job.program())
+            .output()
+            .expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(words), "{stderr}");
+        assert!(stderr.contains("the same --store-secret FILE"), "{stderr}");
+    }
+    assert_eq!(job.standby_addresses(), [""; 0], "the job is handed over to none of them");
+    job.standby("second", &[]);
+    job.kill_driver();
+    job.wait_for_term(2);
+    job.wait_for_steps();
+    job.control("finish");
+    assert_eq!(job.standby_end("second"), 0);
+    job.assert_exact();
+}
+
 #[test]
 fn s_12_over_tls_and_sealed_the_job_goes_on_and_nobody_reads_its_key_in_etcd() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -74,10 +123,9 @@ fn s_12_over_tls_and_sealed_the_job_goes_on_and_nobody_reads_its_key_in_etcd() {
     }
     let Some(etcd) = Etcd::start_tls(folder.path()) else { return };
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let (ca, certificate, key, secret) =
-        (path("ca.pem"), path("server.pem"), path("server.key"), path("secret"));
-    fs::write(&secret, "a long text that every driver of the job knows").expect("a file");
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let (ca, certificate, key) = (path("ca.pem"), path("server.pem"), path("server.key"));
+    let secret =
+        secret_file(folder.path(), "secret", "a long text that every driver of the job knows");
     let store = etcd.address().to_string();
     let of_tls = ["--store", &store, "--store-ca", &ca, "--store-cert", &certificate];
     let of_tls = [&of_tls[..], &["--store-key", &key]].concat();
@@ -110,8 +158,10 @@ fn s_12_over_tls_and_sealed_the_job_goes_on_and_nobody_reads_its_key_in_etcd() {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("the same --store-secret FILE"), "{stderr}");
     job.start_driver_again();
-    // The driver without the secret has had the lease for a moment.
-    job.wait_for_term(4);
+    // If the killed driver's lease was over, the one without the secret has had it for a moment.
+    job.wait("the next driver", |job| {
+        job.status().filter(|status| status["term"].as_u64() >= Some(3))
+    });
     assert_eq!(job.finish(), 0);
     job.assert_exact();
 }

@@ -551,7 +551,7 @@ impl Drop for Job {
 }
 
 /// The training program of these tests, with more flags.
-fn trainer(flags: &[&str]) -> Vec<String> {
+pub(crate) fn trainer(flags: &[&str]) -> Vec<String> {
     let program = program("trainer").display().to_string();
     let own = ["--control", "CONTROL", "--log", "LOG"];
     let flags = own.iter().chain(flags).map(|flag| (*flag).to_owned());

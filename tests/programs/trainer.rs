@@ -9,6 +9,8 @@
 //! | `raise-all` | the training function of every rank returns an error, always |
 //! | `extra-collective.RANK` | that rank enters a collective that the others do not, once |
 //! | `slow-finish.RANK` | that rank takes two seconds to finish |
+//! | `die-last.RANK` | that rank takes two seconds to finish, and is killed before its training function returns |
+//! | `slow-end.RANK` | that rank's process does not end after the training for as long as the file is there |
 //! | `flip.RANK` | one bit of one of that rank's weights is flipped, once |
 //! | `hang.RANK` | that rank waits in native code for ever, once |
 //! | `pairs` | each generation begins with sub-groups of two neighbours |
@@ -50,7 +52,7 @@ struct Flags {
     /// Number of weights, which each step changes alike on all ranks.
     #[arg(long, default_value_t = 8)]
     weights: usize,
-    /// Number of averages that each rank has of its own. No checkpoint is made of a state with some.
+    /// Number of averages that each rank has of its own. Rank 0 alone writes checkpoints of a state with some.
     #[arg(long, default_value_t = 0)]
     averages: usize,
 }
@@ -107,7 +109,9 @@ fn main() -> Result<()> {
     let (trained, weights) = (vec![0; flags.samples], vec![0.5; flags.weights]);
     let (averages, own) = (vec![0.0; flags.averages], vec![0.0; flags.averages]);
     let counts = Counts { epoch: 0, steps: 0, trained, padding, weights, averages, own };
+    let mut rank = 0;
     elastic_node::run(elastic_node::state(counts), |worker, state| {
+        rank = worker.rank();
         log.write("enter", worker, state);
         let pair = match flags.control.join("pairs").exists() {
             true => worker.split(Some(worker.rank() / 2), 0)?,
@@ -152,9 +156,17 @@ fn main() -> Result<()> {
         if taken(&flags.control, &format!("slow-finish.{}", worker.rank())) {
             std::thread::park_timeout(Duration::from_secs(2));
         }
+        if taken(&flags.control, &format!("die-last.{rank}")) {
+            std::thread::park_timeout(Duration::from_secs(2));
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+        }
         log.write("finish", worker, state);
         Ok(())
-    })
+    })?;
+    while flags.control.join(format!("slow-end.{rank}")).exists() {
+        std::thread::park_timeout(Duration::from_millis(flags.step_ms));
+    }
+    Ok(())
 }
 
 /// Changes the weights alike on all ranks, and the averages by each rank's own number.

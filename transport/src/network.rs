@@ -7,6 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 
+/// Addresses to which only a default route leads (RFC 5737, RFC 3849). Nothing is sent there.
+const ELSEWHERE: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9),
+];
+
 /// This host's address on the route to a peer.
 ///
 /// # Errors
@@ -20,6 +26,16 @@ pub fn ip_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(peer)?;
     Ok(socket.local_addr()?.ip())
+}
+
+/// This host's address on its way to other hosts: that of its default route, or else of any interface but the loopback. None
+/// for a host without either.
+pub fn ip_towards_others() -> Option<IpAddr> {
+    let routed = ELSEWHERE.iter().filter_map(|peer| ip_towards(*peer).ok());
+    let mut of_interfaces: Vec<IpAddr> =
+        interface_addresses().into_iter().map(|(_, ip)| ip).collect();
+    of_interfaces.sort_by_key(IpAddr::is_ipv6);
+    routed.chain(of_interfaces).find(|ip| !ip.is_loopback() && !is_link_local(ip))
 }
 
 /// The addresses of this host, each with the name of its interface.
@@ -51,6 +67,13 @@ fn is_broadcast_of(ip: Ipv4Addr, networks: &[(Ipv4Addr, Ipv4Addr)]) -> bool {
     !is_own && (ip.is_broadcast() || networks.iter().any(is_last))
 }
 
+/// Whether the host of `HOST:PORT` is a name, and not that of the loopback. Other hosts may find another address by it than
+/// its own host does.
+pub fn is_name_of_host(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    host != "localhost" && host.parse::<IpAddr>().is_err()
+}
+
 /// Whether an address is link-local: it needs its scope with it, which other nodes are not told.
 pub const fn is_link_local(ip: &IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
@@ -65,6 +88,24 @@ mod tests {
         let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
         assert_eq!(ip_towards((loopback, 9).into()).ok(), Some(loopback));
         assert!(interface_addresses().iter().any(|(_, ip)| *ip == loopback));
+    }
+
+    #[test]
+    fn names_of_hosts_are_told_from_addresses() {
+        assert!(is_name_of_host("headnode:7070") && is_name_of_host("n1.example.com"));
+        for address in
+            ["localhost:7070", "127.0.0.1:7070", "127.0.1.1", "[::1]:7070", "192.0.2.7:1"]
+        {
+            assert!(!is_name_of_host(address), "{address}");
+        }
+    }
+
+    #[test]
+    fn the_way_to_others_is_not_the_loopback() {
+        let is_usable = |ip: &IpAddr| !ip.is_loopback() && !is_link_local(ip);
+        let has_one = interface_addresses().iter().any(|(_, ip)| is_usable(ip));
+        assert_eq!(ip_towards_others().is_some(), has_one);
+        assert!(ip_towards_others().iter().all(is_usable));
     }
 
     #[test]

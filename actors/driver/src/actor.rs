@@ -24,10 +24,11 @@ use elastic_protocol::{
 };
 use elastic_registry::{AskMissing, OpenGeneration, Registry, RegistryReport};
 use elastic_runtime::{
-    ChildExit, Delivery, LinkChanged, NodeHandle, OffloadError, OffloadPort, Question, Routes,
-    TimedActor, TimerSlot, Undelivered, UndeliveredReason, moment_at, spawn_child,
+    ChildExit, Delivery, LinkChanged, NodeHandle, OffloadError, OffloadPort, Question, ReplyTo,
+    Routes, TimedActor, TimerSlot, Undelivered, UndeliveredReason, moment_at, spawn_child,
 };
 
+use crate::core::held_answers::{HeldAnswers, ReleasedAnswer};
 use crate::core::{DriverEvent, DriverInput, DriverOutput, Glance};
 use crate::recording::RecordedDriver;
 
@@ -206,6 +207,22 @@ impl Message for ChildEnded {
     type Result = ();
 }
 
+/// A decision of the host manager about the operator's request. It comes by way of the driver's mailbox, and so after the hosts
+/// that it changed.
+struct HostDecided(HostAnswer);
+
+impl Message for HostDecided {
+    type Result = ();
+}
+
+/// An answer to the operator about a host.
+struct HostAnswer {
+    reply: ReplyTo<ClientRequest>,
+    response: ClientResponse,
+    /// The state of the host since the decision, as a text.
+    state: String,
+}
+
 struct DriverChildren {
     host_manager: Addr<HostManager>,
     registry: Addr<Registry>,
@@ -223,6 +240,7 @@ pub struct Driver {
     journal: Option<JournalPort>,
     permit: Box<dyn Fn() -> bool>,
     dropped_votes: u64,
+    answers: HeldAnswers<HostAnswer>,
 }
 
 impl Driver {
@@ -243,6 +261,7 @@ impl Driver {
             journal: parts.journal,
             permit: parts.permit,
             dropped_votes: 0,
+            answers: HeldAnswers::default(),
         };
         spawn_child(|_| driver, on_exit)
     }
@@ -296,7 +315,27 @@ impl Driver {
         }
         self.store(ctx);
         self.core.end_step(self.node.now(), || self.node.wall_clock());
-        self.timer.arm(ctx, self.core.poll_timeout());
+        self.answer_operator();
+        let due = [self.core.poll_timeout(), self.answers.due_at()];
+        self.timer.arm(ctx, due.into_iter().flatten().min());
+    }
+
+    /// Answers the operator's commands whose effects are stored, and those whose effects are not stored in time.
+    fn answer_operator(&mut self) {
+        let now = self.node.now();
+        while let Some(released) = self.answers.poll(now, |record| self.core.is_recorded(record)) {
+            match released {
+                ReleasedAnswer::Stored(answer) => answer.reply.answer(answer.response),
+                ReleasedAnswer::Late(HostAnswer { reply, state, .. }) => {
+                    let trouble = self.core.journal_trouble();
+                    let trouble = trouble.unwrap_or("the journal does not answer");
+                    reply.answer(refused(format!(
+                        "{state}, but this is not stored, and the next driver would not know it: {trouble}; \
+                         give the command again once the journal can be written"
+                    )));
+                }
+            }
+        }
     }
 
     /// Stores the core's new records. Only one batch is on its way at a time.
@@ -360,13 +399,13 @@ impl Driver {
         }
     }
 
-    /// Passes a request of the operator to the host manager, and its decision to `answer`. Without a decision the client gets
-    /// no answer, and reports that.
+    /// Passes a request of the operator to the host manager. `answer` makes the answer of its decision. Without a decision the
+    /// client gets no answer, and reports that.
     fn ask_host_manager<M>(
         &self,
         request: M,
         ctx: &mut Context<Self>,
-        answer: impl FnOnce(M::Result) + 'static,
+        answer: impl FnOnce(M::Result) -> HostAnswer + 'static,
     ) where
         M: Message + Send + 'static,
         M::Result: Send,
@@ -374,9 +413,9 @@ impl Driver {
     {
         let Some(children) = &self.children else { return };
         let decided = children.host_manager.send(request).into_actor(self);
-        ctx.spawn(decided.map(|decision, _driver, _ctx| {
+        ctx.spawn(decided.map(|decision, _driver, ctx| {
             if let Ok(decision) = decision {
-                answer(decision);
+                ctx.address().do_send(HostDecided(answer(decision)));
             }
         }));
     }
@@ -443,7 +482,9 @@ impl TimedActor for Driver {
     }
 
     fn timer_fired(&mut self, now: Time, ctx: &mut Context<Self>) {
-        self.core.handle(now, DriverInput::Timeout);
+        if self.core.poll_timeout().is_some_and(|at| at <= now) {
+            self.core.handle(now, DriverInput::Timeout);
+        }
         self.drain(ctx);
     }
 }
@@ -538,24 +579,44 @@ impl Handler<Question<ClientRequest>> for Driver {
                 question.reply.answer(ClientResponse::Done);
             }
             ClientRequest::Drain { host } => {
+                let reply = question.reply;
                 self.ask_host_manager(DrainHost { host: host.clone() }, ctx, move |decision| {
-                    question.reply.answer(match decision {
+                    let response = match decision {
                         DrainDecision::Drained => ClientResponse::Done,
                         DrainDecision::OutAlready => ClientResponse::DoneAlready,
                         DrainDecision::NotListed => refused(format!("this job has no host {host}")),
                         DrainDecision::TooMany => refused("too many hosts are drained".to_owned()),
-                    });
+                    };
+                    HostAnswer { reply, response, state: format!("host {host} is drained") }
                 });
             }
             ClientRequest::Readmit { host } => {
+                let reply = question.reply;
+                let state = format!("host {host} may have workers again");
                 self.ask_host_manager(ReadmitHost { host }, ctx, move |decision| {
-                    question.reply.answer(match decision {
+                    let response = match decision {
                         ReadmitDecision::Readmitted => ClientResponse::Done,
                         ReadmitDecision::NotOut => ClientResponse::DoneAlready,
-                    });
+                    };
+                    HostAnswer { reply, response, state }
                 });
             }
         }
+    }
+}
+
+impl Handler<HostDecided> for Driver {
+    type Result = ();
+
+    /// Answers once the last record is stored. A request that found the host as it was asked for waits, too: the record that
+    /// says so may be on its way.
+    fn handle(&mut self, decided: HostDecided, ctx: &mut Context<Self>) {
+        let answer = decided.0;
+        if matches!(answer.response, ClientResponse::Refused { .. }) {
+            return answer.reply.answer(answer.response);
+        }
+        self.answers.hold(self.now(), self.core.last_record(), answer);
+        self.drain(ctx);
     }
 }
 

@@ -216,3 +216,82 @@ fn c_1_a_seal_of_an_earlier_attempt_and_the_writer_that_removes_its_parts_see_ea
         taking_turns(disk, writes, seals);
     }
 }
+
+#[test]
+fn c_4_a_save_that_its_owner_gives_up_leaves_nothing() {
+    let (bytes, tensors) = commit(5);
+    let position = json!({ "consumed": 5 });
+    let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
+    let mut asked = 0;
+    for at in 0.. {
+        let disk = MemoryFiles::new(1);
+        save(&disk, &attempt(1, 4, WORLD_SIZE), 9).expect("the disk is sound");
+        let mut calls = 0;
+        let mut pace = |_| {
+            calls += 1;
+            if calls > at { Err(SaveError::GivenUp) } else { Ok(()) }
+        };
+        match write_part(&disk, root(), &attempt(1, 5, WORLD_SIZE), 0, &snapshot, &mut pace) {
+            Err(SaveError::GivenUp) => {}
+            written => {
+                written.expect("the disk is sound");
+                break;
+            }
+        }
+        asked += 1;
+        let names = disk.list(root()).expect("it is listed");
+        assert_eq!(names, [step_directory(4)], "given up at call {at}");
+        assert_eq!(whole(&disk), [4]);
+    }
+    assert!(asked >= 6, "before each of three files and after each of their pieces: {asked}");
+}
+
+/// A disk on which another writer removes the directory of a step, once, while it is empty.
+struct Removing<'a> {
+    disk: &'a MemoryFiles,
+    directory: std::cell::Cell<Option<&'a Path>>,
+}
+
+impl FileSystem for Removing<'_> {
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        self.disk.make_directory(path)
+    }
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(directory)
+    }
+    fn create(&self, path: &Path) -> io::Result<Box<dyn SyncedWrite>> {
+        if let Some(directory) = self.directory.take() {
+            self.disk.remove_directory(directory)?;
+        }
+        self.disk.list(path.parent().expect("it has one"))?;
+        self.disk.create(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<Box<dyn SeekableRead>> {
+        self.disk.open(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_file(path)
+    }
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_directory(path)
+    }
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.disk.sync_directory(path)
+    }
+}
+
+#[test]
+fn c_4_a_directory_that_another_rank_removes_with_a_save_that_it_gives_up_is_made_again() {
+    let disk = MemoryFiles::new(1);
+    let attempt = attempt(2, 5, WORLD_SIZE);
+    let of_step = root().join(step_directory(5));
+    let removing = Removing { disk: &disk, directory: Some(of_step.as_path()).into() };
+    write(&removing, &attempt, 0).expect("its directory is made again");
+    write(&disk, &attempt, 1).expect("sound");
+    seal(&disk, root(), &attempt, 0, 9).expect("both parts are there");
+    disk.lose_power();
+    assert_eq!(whole(&disk), [5]);
+}

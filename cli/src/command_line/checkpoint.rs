@@ -1,13 +1,14 @@
 //! `checkpoint list|show|verify|export`: durable checkpoints, looked at without their job. Called by `main`.
 
 use elastic_protocol::counted;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use elastic_checkpoint::{
-    CheckpointCandidate, Damage, LoadedCheckpoint, Manifest, export, list, load, newest, store_of,
-    verify,
+    CheckpointCandidate, Damage, LoadedCheckpoint, Manifest, export, is_removed, list, load,
+    newest, store_of, verify,
 };
 use serde_json::{Value, json};
 
@@ -15,6 +16,9 @@ use super::failure::{CommandFailure, ResultExt};
 use super::printable::printable;
 use super::stdout::print;
 use super::tables::{lines_of, plain_table};
+
+/// The most looks at a folder whose job removes the checkpoints that are being read.
+const LOOKS_MAX: u32 = 5;
 
 /// Flags of `checkpoint`.
 #[derive(Args, Clone, Debug)]
@@ -124,19 +128,18 @@ fn run_show(flags: &FolderFlags) -> Result<(), CommandFailure> {
 }
 
 fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
-    let all = match step_folder(&flags.folder) {
-        Some((root, step)) => {
-            let mut all = candidates(root)?;
-            all.retain(|candidate| candidate.step == step);
-            all
+    let mut looks = 1;
+    let checked = loop {
+        let (checked, has_removed) = checked(&flags.folder)?;
+        let has_whole = checked.iter().any(|(_, damage)| damage.is_none());
+        if has_whole || !has_removed || looks == LOOKS_MAX {
+            break checked;
         }
-        None => candidates(&flags.folder)?,
+        looks += 1;
     };
-    if all.is_empty() {
+    if checked.is_empty() {
         return Err(no_checkpoint(&flags.folder));
     }
-    let checked: Vec<(&CheckpointCandidate, Option<Damage>)> =
-        all.iter().map(|candidate| (candidate, damage_of(candidate))).collect();
     if flags.json {
         let rows = checked.iter().map(|(candidate, damage)| {
             let damage = damage.as_ref().map(ToString::to_string);
@@ -172,10 +175,39 @@ fn run_verify(flags: &FolderFlags) -> Result<(), CommandFailure> {
     Ok(())
 }
 
+/// The checkpoints that a folder names, each with its damage, without those that their job has removed meanwhile; and whether
+/// there were such.
+#[expect(clippy::type_complexity, reason = "two results, and no third place that needs them")]
+fn checked(
+    folder: &Path,
+) -> Result<(Vec<(CheckpointCandidate, Option<Damage>)>, bool), CommandFailure> {
+    let all = match step_folder(folder) {
+        Some((root, step)) => {
+            let mut all = candidates(root)?;
+            all.retain(|candidate| candidate.step == step);
+            all
+        }
+        None => candidates(folder)?,
+    };
+    let (mut checked, mut has_removed) = (Vec::new(), false);
+    for candidate in all {
+        let damage = damage_of(&candidate);
+        let is_read = candidate.manifest.is_ok() && damage.is_some();
+        if is_read && is_removed(store_of(&candidate.path), &candidate.path) {
+            has_removed = true;
+        } else {
+            checked.push((candidate, damage));
+        }
+    }
+    Ok((checked, has_removed))
+}
+
 fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
     let loaded = one(&flags.from.folder)?;
     let files = store_of(&flags.from.folder);
-    let count = export(files, &loaded, &flags.into).failed("the arrays cannot be exported")?;
+    // A link leads to the same file afterwards.
+    let target = fs::canonicalize(&flags.into).unwrap_or_else(|_new| flags.into.clone());
+    let count = export(files, &loaded, &target).failed("the arrays cannot be exported")?;
     let (step, into) = (loaded.manifest.step, flags.into.display().to_string());
     if flags.from.json {
         return print(&format!("{}\n", json!({ "step": step, "arrays": count, "file": into })));

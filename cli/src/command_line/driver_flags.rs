@@ -108,8 +108,9 @@ pub(crate) struct DriverFlags {
     /// Refill the slot after a back-off, or blacklist its host at once [default: restart]
     #[arg(long, env = "ELASTIC_ON_FAILURE", value_enum)]
     pub(crate) on_failure: Option<OnFailure>,
-    /// Loss of every worker that held the training state: end the job, or begin again from the start [default: fail,
-    /// unless less than a minute of training is lost]
+    /// Loss of every worker that held the training state, where no checkpoint is newer than what is left (with --checkpoint the
+    /// job goes on from the newest one): end the job, or begin again from the start [default: fail, unless less than a
+    /// minute of training is lost]
     #[arg(long, env = "ELASTIC_ON_TOTAL_LOSS", value_enum)]
     pub(crate) on_total_loss: Option<OnTotalLoss>,
     /// A worker for which others wait for longer than is usual: name it, show its stacks, too, start another process in its

@@ -101,6 +101,12 @@ impl DriverPlan {
     pub(crate) fn begins_job(&self) -> bool {
         self.start == JobStart::First
     }
+
+    /// The secret that seals the job's secrets in the store. A state directory is this user's; others may read the content of
+    /// a store.
+    pub(crate) fn sealing(&self) -> Option<&SharedSecret> {
+        self.store.as_ref().and_then(|store| store.secret.as_ref().or(self.shared.as_ref()))
+    }
 }
 
 impl DashboardPlan {

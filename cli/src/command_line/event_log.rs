@@ -1,5 +1,6 @@
 //! The event log of a state directory, for commands that read a job's past. Called by `explain`, `logs` and `timeline`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use super::failure::{CommandFailure, ResultExt as _};
@@ -20,12 +21,17 @@ pub(crate) fn read_event_log<T>(
     let hint = format!(
         "on the driver's machine, give the driver's state directory: elastic-node {command} STATE_DIR"
     );
-    let log = open_log(&path)
-        .usage(format!("the event log {} cannot be read", path.display()))
-        .map_err(|failure| failure.hint(&hint))?;
     let aside = open_log(&folder.join(format!("{EVENTS_FILE}.1"))).ok();
-    let files = aside.into_iter().chain([log]);
-    let mut lines = files.flat_map(lines_of);
+    let log = match open_log(&path) {
+        // It was just put aside: the driver makes the next one with its next line.
+        Err(error) if error.kind() == ErrorKind::NotFound && aside.is_some() => None,
+        opened => Some(
+            opened
+                .usage(format!("the event log {} cannot be read", path.display()))
+                .map_err(|failure| failure.hint(&hint))?,
+        ),
+    };
+    let mut lines = aside.into_iter().chain(log).flat_map(lines_of);
     read(&mut lines).ok_or_else(|| {
         CommandFailure::new(format!("the event log {} names no job", path.display())).hint(&hint)
     })
@@ -42,6 +48,15 @@ mod tests {
         let refused = read_event_log(folder.path(), "explain", |_| Some(()));
         let (error, _) = refused.expect_err("it has no end").finding();
         assert!(error.contains("no plain file"), "{error}");
+    }
+
+    #[test]
+    fn a_log_that_was_just_put_aside_is_read_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let read = || read_event_log(folder.path(), "logs", |lines| lines.next());
+        assert!(read().is_err(), "there is none");
+        std::fs::write(folder.path().join(format!("{EVENTS_FILE}.1")), b"1\n").expect("a file");
+        assert_eq!(read().expect("it is aside"), "1");
     }
 
     #[test]

@@ -37,6 +37,20 @@ pub(super) enum JobSource {
 }
 
 impl DriverAccess {
+    /// Finds a job again that [`source`](Self::source) has found: its next driver may have another address.
+    ///
+    /// # Errors
+    /// There is none any more.
+    pub(super) fn source_again(
+        &self,
+        given: Option<&str>,
+        known: Option<&str>,
+    ) -> Result<JobSource, CommandFailure> {
+        let is_named = self.driver.is_some() || (self.state_dir.is_some() && given.is_none());
+        let listed = known.filter(|known| !is_named && find_job(Some(known)).is_ok());
+        self.source(listed.or(given))
+    }
+
     /// Finds the job: the one whose id begins so, the one at the given address, or the one of this machine.
     ///
     /// # Errors

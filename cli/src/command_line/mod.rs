@@ -9,6 +9,7 @@ mod config;
 mod doctor;
 mod driver_flags;
 mod driver_plan;
+mod driver_silence;
 mod event_log;
 mod explain;
 mod failure;

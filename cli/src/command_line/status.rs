@@ -8,11 +8,12 @@ use elastic_observe::with_short_names;
 use elastic_protocol::messages::StatusReport;
 use futures_util::future::{Either, select};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::timeout;
 
+use super::driver_silence::{ASKED_AGAIN_FOR, DriverSilence, Silence};
 use super::failure::{CommandFailure, ResultExt};
 use super::find_job::{find_job, short_id};
 use super::job_source::{DriverAccess, JobSource};
+use super::logging::say;
 use super::printable::printable;
 use super::status_text::describe_status;
 use super::stdout::{print_line, print_text, shows_escapes};
@@ -47,117 +48,216 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
         JobSource::Past(entry) => return print_past(&entry, flags),
     };
     let client = StatusClient::connect(&driver, &token).await?;
-    if flags.watch && !flags.json && shows_escapes(true) {
-        let seen = watch(&client).await;
-        client.close().await;
-        return match seen? {
-            WatchedAnswer::Status(last) => {
-                print_text(&with_short_names(&printable(&describe_status(&last))))
-            }
-            WatchedAnswer::Gone { job, failure } => print_end(&job, failure, flags),
-        };
+    let silence = DriverSilence::default();
+    let mut watched = WatchedJob { flags, client: Some(client), job: None, silence };
+    let seen = match flags.watch && !flags.json && shows_escapes(true) {
+        true => show(&mut watched).await,
+        false => print(&mut watched).await,
+    };
+    watched.leave().await;
+    match seen? {
+        Some(entry) => print_past(&entry, flags),
+        None => Ok(()),
     }
-    let mut watched = WatchedJob { client: &client, job: None };
-    loop {
-        let status = match watched.ask().await? {
-            WatchedAnswer::Status(status) => status,
-            WatchedAnswer::Gone { job, failure } => return print_end(&job, failure, flags),
-        };
-        print_text(&render(&status, flags)?)?;
-        if !flags.watch || status.result.is_some() {
-            break;
-        }
-        tokio::time::sleep(WATCH_EVERY).await;
-    }
-    client.close().await;
-    Ok(())
 }
 
 /// A job that is asked again and again.
 struct WatchedJob<'a> {
-    client: &'a StatusClient,
+    flags: &'a StatusFlags,
+    client: Option<StatusClient>,
     /// Its id, once it has answered.
     job: Option<String>,
+    silence: DriverSilence,
 }
 
 /// The outcome of a question.
 enum WatchedAnswer {
-    Status(Box<StatusReport>),
-    /// The driver of this job has answered before, and does not any more.
-    Gone {
-        job: String,
-        failure: CommandFailure,
-    },
+    /// The status. The driver may have been silent for some time before.
+    Status(Box<StatusReport>, Option<Duration>),
+    /// The driver has answered before, and does not; it is to be asked again. The first time is to be told.
+    Silent { is_first: bool },
+    /// The job is over, as its machine knows: a driver goes a moment after the end of its job. A watcher that missed its
+    /// last status has not failed.
+    Over(Box<JobEntry>),
 }
 
 impl WatchedJob<'_> {
+    /// Asks for the status.
+    ///
+    /// # Errors
+    /// There is no answer: to the first question, for too long, or from another job.
     async fn ask(&mut self) -> Result<WatchedAnswer, CommandFailure> {
-        match (self.client.ask().await, self.job.take()) {
-            (Ok(status), _) => {
-                self.job = Some(status.job.to_string());
-                Ok(WatchedAnswer::Status(Box::new(status)))
+        let failure = match (self.try_ask().await, &self.job) {
+            (Ok(status), known) => {
+                let job = status.job.to_string();
+                if let Some(known) = known.as_ref().filter(|known| **known != job) {
+                    return over(known).map(WatchedAnswer::Over).ok_or_else(|| gone(known, &job));
+                }
+                self.job = Some(job);
+                let silent = self.silence.handle_answer(boot_time());
+                return Ok(WatchedAnswer::Status(Box::new(status), silent));
             }
-            (Err(failure), Some(job)) => Ok(WatchedAnswer::Gone { job, failure }),
-            (Err(failure), None) => Err(failure),
+            (Err(failure), None) => return Err(failure),
+            (Err(failure), Some(_)) if !self.flags.watch => return Err(failure),
+            (Err(failure), Some(job)) => match over(job) {
+                Some(entry) => return Ok(WatchedAnswer::Over(entry)),
+                None => failure,
+            },
+        };
+        self.leave().await;
+        match self.silence.handle_no_answer(boot_time()) {
+            Silence::Begins => Ok(WatchedAnswer::Silent { is_first: true }),
+            Silence::GoesOn => Ok(WatchedAnswer::Silent { is_first: false }),
+            Silence::TooLong => Err(silent_for_too_long(failure)),
+        }
+    }
+
+    /// Asks the driver; after one that did not answer, the one that is there now.
+    async fn try_ask(&mut self) -> Result<StatusReport, CommandFailure> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => self.connect_again().await?,
+        };
+        self.client.insert(client).ask().await
+    }
+
+    async fn connect_again(&self) -> Result<StatusClient, CommandFailure> {
+        let (given, known) = (self.flags.job.as_deref(), self.job.as_deref());
+        match self.flags.access.source_again(given, known)? {
+            JobSource::Driver(driver, token) => StatusClient::connect(&driver, &token).await,
+            JobSource::Past(entry) => Err(without_driver(&entry)),
+        }
+    }
+
+    /// Closes the connection.
+    async fn leave(&mut self) {
+        if let Some(client) = self.client.take() {
+            client.close().await;
         }
     }
 }
 
-/// Shows the job on the terminal's other screen until it is over. Returns its last status, or that its driver is gone.
-async fn watch(client: &StatusClient) -> Result<WatchedAnswer, CommandFailure> {
-    const UNWRITTEN: &str = "the terminal cannot be written";
+/// Prints the statuses. Returns the job if it is over without a last status.
+async fn print(watched: &mut WatchedJob<'_>) -> Result<Option<Box<JobEntry>>, CommandFailure> {
+    let flags = watched.flags;
+    loop {
+        match watched.ask().await? {
+            WatchedAnswer::Status(status, silent) => {
+                if let Some(silent) = silent {
+                    let silent = silent.as_secs_f64();
+                    say(&format!("the driver answers again, after {silent:.1} s\n"));
+                }
+                print_text(&render(&status, flags)?)?;
+                if !flags.watch || status.result.is_some() {
+                    return Ok(None);
+                }
+            }
+            WatchedAnswer::Silent { is_first: true } => {
+                let limit = ASKED_AGAIN_FOR.as_secs();
+                say(&format!(
+                    "warning: the driver does not answer; it is asked again for {limit} s\n"
+                ));
+            }
+            WatchedAnswer::Silent { is_first: false } => {}
+            WatchedAnswer::Over(entry) => return Ok(Some(entry)),
+        }
+        tokio::time::sleep(WATCH_EVERY).await;
+    }
+}
+
+/// Shows the job on the terminal's other screen until it is over, and then prints its last status. Returns the job if it is
+/// over without one.
+async fn show(watched: &mut WatchedJob<'_>) -> Result<Option<Box<JobEntry>>, CommandFailure> {
     let mut interrupt = signal(SignalKind::interrupt()).failed("signals cannot be received")?;
     let mut terminate = signal(SignalKind::terminate()).failed("signals cannot be received")?;
-    let mut screen = WatchScreen::open().failed(UNWRITTEN)?;
     let stopped = |number: i32| {
         CommandFailure::new("stopped by a signal").with_code(128 + number).told_elsewhere()
     };
-    let mut watched = WatchedJob { client, job: None };
-    loop {
-        let status = match watched.ask().await? {
-            WatchedAnswer::Status(status) => status,
-            gone @ WatchedAnswer::Gone { .. } => return Ok(gone),
-        };
-        screen.show(boot_time(), &status).failed(UNWRITTEN)?;
-        if status.result.is_some() {
-            return Ok(WatchedAnswer::Status(status));
+    let shown = pin!(show_until_over(watched));
+    let (interrupted, terminated) = (pin!(interrupt.recv()), pin!(terminate.recv()));
+    let signals = select(interrupted, terminated);
+    let last = match select(shown, signals).await {
+        Either::Left((last, _)) => last?,
+        Either::Right((Either::Left(_), _)) => return Err(stopped(libc::SIGINT)),
+        Either::Right((Either::Right(_), _)) => return Err(stopped(libc::SIGTERM)),
+    };
+    match last {
+        LastSeen::Status(last) => {
+            print_text(&with_short_names(&printable(&describe_status(&last))))?;
+            Ok(None)
         }
-        let (interrupted, terminated) = (pin!(interrupt.recv()), pin!(terminate.recv()));
-        match timeout(WATCH_EVERY, select(interrupted, terminated)).await {
-            Ok(Either::Left(_)) => return Err(stopped(libc::SIGINT)),
-            Ok(Either::Right(_)) => return Err(stopped(libc::SIGTERM)),
-            Err(_elapsed) => {}
-        }
+        LastSeen::Job(entry) => Ok(Some(entry)),
     }
 }
 
-/// Prints the end of a job of this machine that was watched until its driver was gone. A driver goes a moment after the
-/// end of its job: a watcher that missed its last status has not failed.
-fn print_end(
-    job: &str,
-    failure: CommandFailure,
-    flags: &StatusFlags,
-) -> Result<(), CommandFailure> {
-    match find_job(Some(job)) {
-        Ok(entry) if entry.ended.is_some() => print_past(&entry, flags),
-        _ => Err(failure),
+/// The end of a job that was shown on a screen.
+enum LastSeen {
+    Status(Box<StatusReport>),
+    /// The job is over, and its last status was missed.
+    Job(Box<JobEntry>),
+}
+
+/// Shows the job on the terminal's other screen until it is over.
+async fn show_until_over(watched: &mut WatchedJob<'_>) -> Result<LastSeen, CommandFailure> {
+    const UNWRITTEN: &str = "the terminal cannot be written";
+    let mut screen = WatchScreen::open().failed(UNWRITTEN)?;
+    loop {
+        match watched.ask().await? {
+            WatchedAnswer::Status(status, _) => {
+                screen.show(boot_time(), &status).failed(UNWRITTEN)?;
+                if status.result.is_some() {
+                    return Ok(LastSeen::Status(status));
+                }
+            }
+            WatchedAnswer::Silent { .. } => screen.show_silence().failed(UNWRITTEN)?,
+            WatchedAnswer::Over(entry) => return Ok(LastSeen::Job(entry)),
+        }
+        tokio::time::sleep(WATCH_EVERY).await;
     }
+}
+
+/// A job of this machine, if it is over.
+fn over(job: &str) -> Option<Box<JobEntry>> {
+    find_job(Some(job)).ok().filter(|entry| entry.ended.is_some()).map(Box::new)
+}
+
+/// Why the last question has no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct LastAttempt(String);
+
+fn silent_for_too_long(last: CommandFailure) -> CommandFailure {
+    let (reason, way_out) = last.finding();
+    let limit = ASKED_AGAIN_FOR.as_secs();
+    let message = format!("the driver has not answered for {limit} s");
+    let failure = CommandFailure::new(message).source(LastAttempt(reason));
+    if way_out.is_empty() { failure } else { failure.hint(way_out) }
+}
+
+/// The failure if another job runs at the address of the one that was watched.
+fn gone(watched: &str, found: &str) -> CommandFailure {
+    let (watched, found) = (short_id(watched), short_id(found));
+    CommandFailure::new(format!("job {watched} is gone: job {found} runs in its place"))
+        .hint(format!("`elastic-node explain {watched}` tells what happened"))
+}
+
+/// The failure if a job has no driver any more, and has told no end.
+fn without_driver(entry: &JobEntry) -> CommandFailure {
+    CommandFailure::new(format!(
+        "the driver of job {} does not run any more (process {}), and has told no end",
+        short_id(&entry.job),
+        entry.pid
+    ))
+    .hint(format!(
+        "`elastic-node explain last {}` tells what happened; started again with the same command and \
+         --state-dir, a driver goes on with its job",
+        entry.state_dir.display()
+    ))
 }
 
 /// Prints the last status of a job that is over, and says how it ended.
 fn print_past(entry: &JobEntry, flags: &StatusFlags) -> Result<(), CommandFailure> {
-    let Some(end) = &entry.ended else {
-        return Err(CommandFailure::new(format!(
-            "the driver of job {} does not run any more (process {}), and has told no end",
-            short_id(&entry.job),
-            entry.pid
-        ))
-        .hint(format!(
-            "`elastic-node explain last {}` tells what happened; started again with the same command and \
-             --state-dir, a driver goes on with its job",
-            entry.state_dir.display()
-        )));
-    };
+    let Some(end) = &entry.ended else { return Err(without_driver(entry)) };
     match (&end.status, flags.json) {
         (Some(status), true) => print_line(&to_json(status)?),
         (None, true) => {
@@ -184,4 +284,19 @@ fn render(status: &StatusReport, flags: &StatusFlags) -> Result<String, CommandF
     // With `--watch`, clears the screen before each table.
     let clear = if flags.watch { "\x1b[2J\x1b[H" } else { "" };
     Ok(format!("{clear}{}", with_short_names(&printable(&describe_status(status)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_patience_names_the_last_attempt_and_the_way_out() {
+        let last =
+            CommandFailure::new("the driver cannot be asked").hint("does the job still run?");
+        let failure = silent_for_too_long(last);
+        let (reason, way_out) = failure.finding();
+        assert_eq!(reason, "the driver has not answered for 30 s: the driver cannot be asked");
+        assert_eq!(way_out, "does the job still run?");
+    }
 }

@@ -8,6 +8,7 @@ use elastic_host_manager::core::limits::SLOTS_MAX;
 use elastic_protocol::Assignment;
 use elastic_protocol::messages::FileUmask;
 use elastic_transport::network::is_broadcast;
+use nix::net::if_::if_nametoindex;
 
 /// The driver's default port.
 pub(crate) const DEFAULT_PORT: u16 = 7070;
@@ -115,12 +116,25 @@ pub(crate) fn host_and_port_or(text: &str, default_port: u16) -> Result<String, 
         None => (text, Ok(default_port)),
         Some((host, port)) => (host, port.parse()),
     };
+    let host = &with_scope_id(host)?;
     let is_name =
         !host.is_empty() && !host.contains(|it: char| it.is_whitespace() || it.is_control());
     match port {
         Ok(port) if is_name => Ok(format!("{host}:{port}")),
         _ => Err(format!("{text:?} is no address of the form HOST:PORT")),
     }
+}
+
+/// Puts the number of an interface in the place of its name in `[fe80::1%eth0]`: the system takes no name there.
+fn with_scope_id(host: &str) -> Result<String, String> {
+    let Some((ip, scope)) = host.split_once('%') else { return Ok(host.to_owned()) };
+    let scope = scope.trim_end_matches(']');
+    let id = match scope.parse::<u32>() {
+        Ok(id) => id,
+        Err(_) => if_nametoindex(scope)
+            .map_err(|_| format!("{host:?}: this machine has no interface {scope:?}"))?,
+    };
+    Ok(format!("[{}%{id}]", ip.trim_start_matches('[')))
 }
 
 /// Parses a comma-separated list of [`host_and_port`].
@@ -184,6 +198,17 @@ mod tests {
         for wrong in ["", "8", "-1", "0o27", "700", "177", "4000", "u=rwx"] {
             assert!(umask(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn s_13_an_address_of_one_link_has_its_interface_with_it() {
+        let loopback = if_nametoindex("lo").expect("a machine has a loopback");
+        let at = format!("[fe80::1%{loopback}]:7075");
+        assert_eq!(host_and_port("[fe80::1%lo]:7075").as_ref(), Ok(&at));
+        assert_eq!(host_and_port("[fe80::1%7]:7075"), Ok("[fe80::1%7]:7075".to_owned()));
+        assert_eq!(address("[fe80::1%lo]:7075").map(|it| it.to_string()), Ok(at));
+        let refused = host_and_port("[fe80::1%nowhere7]:7075").expect_err("no such interface");
+        assert!(refused.contains("no interface \"nowhere7\""), "{refused}");
     }
 
     #[test]

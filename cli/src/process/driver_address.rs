@@ -11,7 +11,7 @@ use elastic_agent::{ProcessEvent, ProcessPort};
 use elastic_protocol::WorkerId;
 use elastic_protocol::environment::DATA_ADDRESS;
 use elastic_transport::each_once;
-use elastic_transport::network::ip_towards;
+use elastic_transport::network::{ip_towards, ip_towards_others, is_name_of_host};
 use elastic_worker::state::environment::DRIVER;
 
 use super::network::{interface_of, ip_of};
@@ -26,6 +26,9 @@ pub(crate) struct RouteToDriver {
     towards: Option<SocketAddr>,
     /// The interface to use, if one was named.
     interface: Option<String>,
+    /// Whether the driver was given by a name that leads to the loopback here, as `127.0.1.1` in `/etc/hosts` has it. Other
+    /// hosts find this one by that name.
+    is_own_name: bool,
 }
 
 impl RouteToDriver {
@@ -35,9 +38,14 @@ impl RouteToDriver {
             return ip_of(interface);
         }
         // An agent that joined over the loopback is on the driver's machine, so the driver's own address gives the
-        // route. A host name is skipped: it would need a look-up.
+        // route. A host name is skipped: it would need a look-up. But if the agent joined by one that leads to the loopback,
+        // that is the driver's name for other hosts, too.
         let told = driver_told.and_then(|told| told.split(',').next()?.parse().ok());
-        ip_towards(self.towards.or(told)?).ok()
+        match self.towards.or(told) {
+            Some(towards) => ip_towards(towards).ok(),
+            None if self.is_own_name => ip_towards_others(),
+            None => None,
+        }
     }
 }
 
@@ -58,7 +66,9 @@ impl<P> DriverAddress<P> {
         let all: Vec<SocketAddr> = driver.split(',').flat_map(resolved).collect();
         let is_local = all.iter().any(|address| address.ip().is_loopback());
         let towards = all.first().copied().filter(|_| !is_local);
-        let route = RouteToDriver { towards, interface };
+        let leads_to_loopback = |name: &str| resolved(name).any(|it| it.ip().is_loopback());
+        let mut named = driver.split(',').filter(|name| is_name_of_host(name));
+        let route = RouteToDriver { towards, interface, is_own_name: named.any(leads_to_loopback) };
         let names = driver.split(',').map(ToOwned::to_owned);
         let addresses = each_once(all.iter().map(ToString::to_string).chain(names));
         Self { processes, address: (!is_local).then(|| addresses.join(",")), route }

@@ -288,12 +288,19 @@ impl EventFile {
         self.go_on()
     }
 
-    /// Opens the log anew if its file was removed or moved away, such as by a cleaner of temporary folders.
-    fn reopen_if_removed(&mut self) -> io::Result<()> {
+    /// Goes on in the file of that name, with a line that names the job, if the log was removed, moved away or cut short:
+    /// by a cleaner of temporary folders, or by logrotate.
+    fn go_on_if_taken(&mut self) -> io::Result<()> {
         let number = |found: &fs::Metadata| (found.dev(), found.ino());
         let ours = self.file.as_ref().map(File::metadata).transpose()?;
         match fs::metadata(&self.path) {
-            Ok(found) if ours.as_ref().map(number) == Some(number(&found)) => return Ok(()),
+            // Only this driver adds to it. A device has no length.
+            Ok(found) if ours.as_ref().map(number) == Some(number(&found)) => {
+                match found.is_file() && found.len() < self.bytes {
+                    true => return self.go_on(),
+                    false => return Ok(()),
+                }
+            }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -305,7 +312,7 @@ impl EventFile {
     }
 
     fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
-        self.reopen_if_removed()?;
+        self.go_on_if_taken()?;
         if self.bytes > 0 && self.bytes + lines.len() as u64 > FILE_BYTES_MAX {
             self.rotate()?;
         }
@@ -473,6 +480,43 @@ mod tests {
             assert_eq!((&first["kind"], &first["job"]), (&"log_continued".into(), &"j".into()));
             assert_eq!(rest.trim(), last);
         }
+    }
+
+    #[test]
+    fn s_12_a_log_that_is_cut_short_in_its_place_names_its_job_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("events.jsonl");
+        let continued = ContinuedLine::new(1, &START);
+        let mut file = EventFile::unopened(path.clone(), FileUmask::PRIVATE, continued);
+        file.open().expect("made");
+        let line = [vec![b'x'; (FILE_BYTES_MAX / 4) as usize - 1], vec![b'\n']].concat();
+        for _ in 0..4 {
+            file.write_all(&line).expect("never fails");
+        }
+        for number in 0..2 {
+            File::create(&path).expect("logrotate with copytruncate");
+            file.write_all(format!("{number}\n").as_bytes()).expect("never fails");
+            file.write_all(b"more\n").expect("never fails");
+            let text = fs::read_to_string(&path).expect("there");
+            let (first, rest) = text.split_once('\n').expect("three lines");
+            let first: serde_json::Value = serde_json::from_str(first).expect("an object");
+            assert_eq!((&first["kind"], &first["job"]), (&"log_continued".into(), &"j".into()));
+            assert_eq!(rest, format!("{number}\nmore\n"));
+        }
+        assert!(!folder.path().join("events.jsonl.1").exists(), "it is not too long any more");
+    }
+
+    #[test]
+    fn a_log_that_is_a_device_is_not_taken_for_one_that_was_cut_short() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("events.jsonl");
+        std::os::unix::fs::symlink("/dev/null", &path).expect("a link");
+        let continued = ContinuedLine::new(1, &START);
+        let mut file = EventFile::unopened(path, FileUmask::PRIVATE, continued);
+        file.open().expect("made");
+        file.write_all(b"1\n").expect("never fails");
+        file.write_all(b"2\n").expect("never fails");
+        assert_eq!(file.bytes, 4, "the lines alone");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,11 +102,33 @@ impl SegmentRing {
         for (_, path) in kept.iter().rev().skip(SEGMENTS_MAX - 1) {
             fs::remove_file(path)?;
         }
-        let path = self.folder.join(format!("{:08}.jsonl", self.next));
+        let path = self.path(self.next);
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)?;
         self.next += 1;
         self.segment = Some((file, 0));
         Ok(())
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("{number:08}.jsonl"))
+    }
+
+    /// Gives up a segment that was removed, moved away or cut short, such as by a cleaner of temporary folders: the next one
+    /// begins with the next head.
+    fn give_up_if_taken(&mut self) {
+        let Some((file, bytes)) = &self.segment else { return };
+        let number = |found: &fs::Metadata| (found.dev(), found.ino());
+        let is_there = match (file.metadata(), fs::metadata(self.path(self.next - 1))) {
+            (Ok(ours), Ok(found)) => number(&ours) == number(&found) && found.len() >= *bytes,
+            (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
+            (Err(_), _) => true,
+        };
+        if !is_there {
+            let folder = self.folder.display();
+            tracing::warn!(%folder, "the recording was removed: it begins anew");
+            self.segment = None;
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
     }
 
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
@@ -124,6 +146,7 @@ impl SegmentRing {
 
 impl Write for SegmentRing {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.give_up_if_taken();
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             let written = self.write_line(line);
             let was_failing = self.is_failing;
@@ -197,6 +220,29 @@ mod tests {
         let kept = read_recording(folder.path()).expect("there");
         let expected: Vec<String> = (6..10).map(|number| head(number) + "a step\n").collect();
         assert_eq!(kept, expected);
+    }
+
+    #[test]
+    fn s_12_a_recording_that_is_removed_or_cut_short_begins_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lost = Arc::new(AtomicBool::new(false));
+        let path = folder.path().join(RECORDING_FOLDER);
+        let mut ring = SegmentRing::open(path.clone(), Arc::clone(&lost)).expect("made");
+        let remove_folder = || fs::remove_dir_all(&path).expect("it is there");
+        let remove_file =
+            || fs::remove_file(path.join("00000002.jsonl")).expect("it has this number");
+        let cut = || drop(File::create(path.join("00000003.jsonl")).expect("it is there"));
+        let takes: [&dyn Fn(); 3] = [&remove_folder, &remove_file, &cut];
+        for (number, take) in takes.into_iter().enumerate() {
+            ring.write_all((head(number) + "a step\n").as_bytes()).expect("never fails");
+            assert!(!lost.load(Ordering::Relaxed));
+            take();
+            ring.write_all(b"a step\n").expect("never fails");
+            assert!(lost.swap(false, Ordering::Relaxed), "the recorder is told: a head comes");
+        }
+        ring.write_all((head(3) + "a step\n").as_bytes()).expect("never fails");
+        let kept = read_recording(folder.path()).expect("there");
+        assert_eq!(kept, [String::new(), head(3) + "a step\n"], "no step without its head");
     }
 
     #[test]

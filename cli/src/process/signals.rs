@@ -33,6 +33,10 @@ const AT_ONCE_WITHIN: Duration = Duration::from_secs(2);
 /// Age of the last tick from which the actors count as hanging and are not waited for.
 const STANDS_STILL_AFTER: Duration = Duration::from_millis(500);
 
+/// Time after a SIGTERM within which another one is the same request: `timeout` and other wrappers send it to the process, and
+/// then to its process group.
+const ECHO_WITHIN: Duration = Duration::from_millis(300);
+
 /// Most signals that wait to be taken.
 const WAITING_MAX: usize = 16;
 
@@ -161,13 +165,23 @@ fn hear_in_runtime(shared: &SignalQueue, told: &SyncSender<io::Result<()>>) {
 
 /// Passes the first signal to the actors; after the second the process ends, with them or without.
 async fn hear(shared: &SignalQueue, mut sources: Sources) {
-    shared.tell(sources.next().await);
-    let second = sources.next().await;
+    let first = sources.next().await;
+    let asked_at = boot_time();
+    shared.tell(first);
+    let mut second = sources.next().await;
+    while is_echo(first, second, boot_time().saturating_sub(asked_at)) {
+        second = sources.next().await;
+    }
     shared.tell(second);
     let third = std::pin::pin!(sources.next());
     let waited = std::pin::pin!(while_actors_run(&shared.pulse));
     select(third, waited).await;
     end_process(second.code());
+}
+
+/// Whether the second signal, so much later, is the same request as the first. Ctrl-C is pressed twice on purpose.
+fn is_echo(first: Heard, second: Heard, later: Duration) -> bool {
+    first.number == Signal::SIGTERM as i32 && second == first && later < ECHO_WITHIN
 }
 
 /// Returns when the actors hang, or after their timeout.
@@ -281,6 +295,16 @@ mod tests {
             let usr1 = Heard { number: Signal::SIGUSR1 as i32, name: "SIGUSR1" };
             assert_eq!((take().await, take().await, take().await), (Some(usr1), Some(usr1), None));
         });
+    }
+
+    #[test]
+    fn x_17_a_sigterm_that_a_wrapper_sends_twice_is_one_request() {
+        let heard = |signal: Signal| Heard { number: signal as i32, name: signal.as_str() };
+        let [term, int] = [Signal::SIGTERM, Signal::SIGINT].map(heard);
+        let is_echo_at_once = |first, second| is_echo(first, second, Duration::ZERO);
+        assert!(is_echo_at_once(term, term));
+        assert!(!is_echo_at_once(int, int) && !is_echo_at_once(term, int));
+        assert!(!is_echo(term, term, ECHO_WITHIN));
     }
 
     #[test]

@@ -245,8 +245,20 @@ fn locked(path: &Path) -> Result<File, CommandFailure> {
             let message = format!("another driver uses the state directory {}", path.display());
             Err(CommandFailure::new(message).hint("stop it, or give this one another --state-dir"))
         }
-        Err(TryLockError::Error(error)) => Err(error).failed(failure_text("lock", path)),
+        Err(TryLockError::Error(error)) => Err(not_locked(path, error)),
     }
+}
+
+/// Hint if a file system has no locks.
+const WITH_LOCKS: &str = "its file system has no locks (flock): give a --state-dir on a local disk, with --store etcd://HOST:PORT/NAME if the job is \
+     to outlive this machine; or mount it with locks";
+
+/// The system does not lock a state directory.
+fn not_locked(path: &Path, error: io::Error) -> CommandFailure {
+    let has_no_locks =
+        matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::ENOLCK | libc::EOPNOTSUPP));
+    let failure = CommandFailure::new(failure_text("lock", path)).source(error);
+    if has_no_locks { failure.hint(WITH_LOCKS) } else { failure }
 }
 
 /// Writes the token, then the driver's address; returns the path of the token.
@@ -302,6 +314,19 @@ mod tests {
         assert!(error.to_string().contains("another driver"), "{error}");
         drop(first);
         DriverStateDir::open(&path, FileUmask::PRIVATE).expect("free again");
+    }
+
+    #[test]
+    fn s_13_a_file_system_without_locks_is_told_with_the_way_out() {
+        for code in [libc::ENOSYS, libc::ENOLCK, libc::EOPNOTSUPP] {
+            let failure = not_locked(Path::new("/s"), io::Error::from_raw_os_error(code));
+            assert_eq!(failure.system_code(), Some(code));
+            let (text, way_out) = failure.finding();
+            assert!(text.starts_with("could not lock the state directory /s"), "{text}");
+            assert!(way_out.contains("--state-dir on a local disk"), "{way_out}");
+        }
+        let failure = not_locked(Path::new("/s"), io::Error::from_raw_os_error(libc::EIO));
+        assert!(!failure.finding().1.contains("local disk"), "it has locks");
     }
 
     #[test]

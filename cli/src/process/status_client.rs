@@ -6,7 +6,7 @@ use elastic_protocol::messages::{
     ClientRequest, ClientResponse, ReachAnswer, ReachRequest, StatusReport,
 };
 use elastic_protocol::{ActorId, ActorName, NodeName};
-use elastic_runtime::ActorRef;
+use elastic_runtime::{ActorRef, AskError, UndeliveredReason};
 use elastic_transport::{ConnectError, ConnectOptions, JoinToken, JoinedNode, join};
 
 use super::TokenSource;
@@ -20,6 +20,33 @@ const PORTS_TRIED_WITHIN: Duration = Duration::from_secs(6);
 
 /// Timeout for closing the connection.
 const GOODBYE: Duration = Duration::from_millis(100);
+
+/// Why a question has no answer, in the words of the one who asked.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("the connection with it was lost")]
+    ConnectionLost,
+    #[error("no answer came within {} s", .0.as_secs())]
+    Late(Duration),
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<AskError<ClientRequest>> for NoAnswer {
+    fn from(error: AskError<ClientRequest>) -> Self {
+        use UndeliveredReason::{NoSession, SessionLost};
+        match error {
+            AskError::Undelivered(lost) if matches!(lost.reason, NoSession | SessionLost) => {
+                Self::ConnectionLost
+            }
+            AskError::Lost { .. } => Self::ConnectionLost,
+            AskError::DeadlinePassed { within, .. } => Self::Late(within),
+            AskError::Undelivered(lost) => Self::Other(lost.reason.to_string()),
+            AskError::Refused { refusal, .. } => Self::Other(refusal.to_string()),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
 
 /// A connection for requests.
 pub(crate) struct StatusClient {
@@ -58,7 +85,8 @@ impl StatusClient {
         &self,
         request: ClientRequest,
     ) -> Result<ClientResponse, CommandFailure> {
-        self.driver.ask(request, PATIENCE).await.failed("the driver did not answer")
+        let answer = self.driver.ask(request, PATIENCE).await.map_err(NoAnswer::from);
+        answer.failed("the driver did not answer")
     }
 
     /// Has the hosts of the job try this host's ports; none if the driver does not answer.

@@ -327,7 +327,17 @@ impl<'a> Forming<'a> {
             }
             HandshakeOutcome::Park => self.park(connection)?,
             HandshakeOutcome::Failed(why) => match connection.lane() {
-                Some(lane) => self.lost(lane, why),
+                Some(lane) => {
+                    // A peer of another host that listens on its loopback is reached by nobody there.
+                    let address = self.group.peers[lane.rank as usize];
+                    let is_own = connection.target.is_some() && address.ip().is_loopback();
+                    let at = if is_own {
+                        format!(" at {address}, this host's loopback")
+                    } else {
+                        String::new()
+                    };
+                    self.lost(lane, format!("{why}{at}"));
+                }
                 None => {
                     self.admission.strangers += 1;
                     tracing::debug!(why, "refused a connection");

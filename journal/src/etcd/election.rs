@@ -36,6 +36,10 @@ pub struct DriverCard {
     /// The id of the job that the driver leads; empty until its journal is open.
     #[serde(default)]
     pub job: String,
+    /// The digest of the secret that seals the job's secrets; empty if they lie in the clear, and until the driver's
+    /// journal is open.
+    #[serde(default)]
+    pub sealed_with: String,
 }
 
 /// A revision in the history of the store.
@@ -396,5 +400,6 @@ pub(super) fn read_card(bytes: &Base64Bytes) -> DriverCard {
         version: String::new(),
         program: String::new(),
         job: String::new(),
+        sealed_with: String::new(),
     })
 }

@@ -27,6 +27,7 @@ fn card(name: &str) -> DriverCard {
         version: "1".to_owned(),
         program: "train".to_owned(),
         job: String::new(),
+        sealed_with: String::new(),
     }
 }
 
@@ -211,7 +212,8 @@ fn d_4_a_driver_writes_into_no_journal_but_the_one_that_it_wrote_last() {
 fn the_job_of_the_acting_driver_is_known_to_those_who_stand_by() {
     let Some(etcd) = Etcd::start() else { return };
     let mut leadership = wins(&mut candidate(&etcd, "a"));
-    let named = DriverCard { job: "4711".to_owned(), ..card("a") };
+    let sealed_with = "a digest".to_owned();
+    let named = DriverCard { job: "4711".to_owned(), sealed_with, ..card("a") };
     leadership.journal().introduce(&named).expect("it acts");
     match candidate(&etcd, "b").campaign(&clock).expect("etcd answers") {
         Campaign::StandsBy(leader) => assert_eq!(leader, Some(named)),

@@ -223,6 +223,9 @@ impl GoodputLedger {
             EventKind::WorkerOutOfMemory { worker, detail } => {
                 self.resets.explain_kill(worker, detail);
             }
+            EventKind::CheckpointLoaded { step: Some(step), .. } => {
+                self.checkpoint_loaded(generation, *step);
+            }
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
             | EventKind::HostBlacklisted { .. }
@@ -251,7 +254,7 @@ impl GoodputLedger {
             | EventKind::Abandoned { .. }
             | EventKind::CheckpointSaved { .. }
             | EventKind::CheckpointFailed { .. }
-            | EventKind::CheckpointLoaded { .. }
+            | EventKind::CheckpointLoaded { step: None, .. }
             | EventKind::Stopping { .. }
             | EventKind::Warning { .. } => {}
         }
@@ -456,6 +459,13 @@ impl GoodputLedger {
         }
         self.charge_members();
         self.enter(KnownPhase::Form);
+    }
+
+    /// A generation whose members held no commit was formed with step 0, and begins at the step of this checkpoint.
+    fn checkpoint_loaded(&mut self, generation: GenerationId, step: u64) {
+        if generation == self.generation && self.phase == KnownPhase::Form {
+            self.step = step;
+        }
     }
 
     fn generation_running(&mut self, generation: GenerationId) {

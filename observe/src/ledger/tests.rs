@@ -91,9 +91,13 @@ fn formed(members: &[WorkerId], step: u64) -> EventKind {
 }
 
 fn done(detect: f64, sync: f64, steps_lost: u64, cause: &WorkerId) -> EventKind {
-    let cause = ResetCause::WorkerExited { worker: cause.clone(), status: ExitStatus::Signal(9) };
     let ms = PhaseMs { detect, form: Some(0.0), sync: Some(sync), total: None };
-    EventKind::ResetDone { cause, from: GenerationId(1), ms, steps_lost }
+    done_from(GenerationId(1), ms, steps_lost, cause)
+}
+
+fn done_from(from: GenerationId, ms: PhaseMs, steps_lost: u64, cause: &WorkerId) -> EventKind {
+    let cause = ResetCause::WorkerExited { worker: cause.clone(), status: ExitStatus::Signal(9) };
+    EventKind::ResetDone { cause, from, ms, steps_lost }
 }
 
 #[test]
@@ -121,6 +125,29 @@ fn a_kill_is_charged_with_what_it_cost() {
     assert_eq!(cost(TimeBucket::Gathering), 2.0);
     assert_eq!((cost(TimeBucket::Forming), cost(TimeBucket::Syncing)), (1.0, 3.0));
     assert_eq!((cost(TimeBucket::Lost), cost(TimeBucket::Training)), (19.8, 0.0));
+}
+
+#[test]
+fn of_a_total_loss_the_steps_up_to_the_loaded_checkpoint_are_kept() {
+    let (mut story, [a, b]) = Story::two_train();
+    let next = [worker("a", 0, 3), worker("b", 0, 4)];
+    story.at(110, killed(&a));
+    story.at(110, killed(&b).into_iter().take(1));
+    story.at(111, next.clone().map(|worker| EventKind::WorkerStarted { worker }));
+    story.at(112, next.clone().map(|worker| EventKind::WorkerAttached { worker, pid: 1 }));
+    // No member holds a commit. The root finds the checkpoint of step 90 of 100.
+    story.at(113, [formed(&next, 0)]);
+    story.at(114, [EventKind::CheckpointLoaded { step: Some(90), notes: Vec::new() }]);
+    story.at(115, [EventKind::GenerationRunning { world_size: 2 }]);
+    story.at(115, [done(0.0, 1_000.0, 10, &a)]);
+    assert_eq!(story.seconds(TimeBucket::Lost), 20.0, "10 of 100 steps in 100 s of two slots");
+    assert_eq!(story.seconds(TimeBucket::Training), 180.0);
+    // The steps of the new generation are counted from the checkpoint on: 10 of its 20 are lost.
+    story.at(125, killed(&next[1]));
+    story.at(125, [formed(&next[..1], 100)]);
+    story.at(126, [EventKind::GenerationRunning { world_size: 1 }]);
+    story.at(126, [done_from(GenerationId(2), PhaseMs::default(), 10, &next[1])]);
+    assert_eq!(story.seconds(TimeBucket::Lost), 20.0 + 10.0);
 }
 
 #[test]

@@ -19,6 +19,10 @@ pub struct CheckpointOrder {
     pub name: Option<String>,
     /// Most bytes a second that one member writes; none: no bound.
     pub bytes_per_s: Option<u64>,
+    /// Whether rank 0 writes the whole commit, since the contents of the members differ. The others report their parts as safe
+    /// once they have made the commit, and write nothing.
+    #[serde(default)]
+    pub is_by_rank_0: bool,
 }
 
 /// The checkpoint that a generation's root restores: no member holds a commit, or only commits of an earlier generation.
@@ -30,11 +34,22 @@ pub struct CheckpointSource {
     pub exactly: Option<String>,
     /// Whether training begins from the start. The content of the directory is set aside then.
     pub begins_anew: bool,
-    /// Whether training may not begin without a checkpoint: the job has saved or loaded one, and ends rather than lose
-    /// its steps.
-    pub must_exist: bool,
+    /// The checkpoint that the job has saved or loaded last; none if it has none.
+    pub last: Option<LastCheckpoint>,
     /// The job's name, if the user gave it one.
     pub name: Option<String>,
+}
+
+/// The checkpoint that a job has saved or loaded last.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LastCheckpoint {
+    /// Its step.
+    pub step: Step,
+    /// The directory of checkpoints that it is in: another one than that of the job if it was loaded from there, or if a
+    /// former driver of the job saved to another one.
+    pub directory: String,
+    /// Whether training may not begin without it: the job ends rather than lose its steps.
+    pub must_exist: bool,
 }
 
 /// A member's report on the step that it was told to save.
@@ -60,6 +75,11 @@ pub enum CheckpointReport {
     /// It cannot be saved.
     Failed {
         /// The error with its causes; at most [`CheckpointReport::TEXT_BYTES_MAX`] bytes.
+        reason: String,
+    },
+    /// Rank 0: all parts are safe, and they are not of one content.
+    Differ {
+        /// The first difference; at most [`CheckpointReport::TEXT_BYTES_MAX`] bytes.
         reason: String,
     },
 }

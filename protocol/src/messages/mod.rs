@@ -25,7 +25,7 @@ pub use agent::{
     AgentToDriver, DriverToAgent, HealthFailure, LibraryTrace, LiveWorker, NodeCount, ProcessPlace,
     ProgramError, StoppedBy,
 };
-pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource};
+pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource, LastCheckpoint};
 pub use client::{
     CheckpointStatus, ClientRequest, ClientResponse, GatherStatus, GoodputStatus, HostStatus,
     LaneStatus, PhaseMs, ResetStatus, StatusReport, UnreachableHost, WorkerStatus,

@@ -123,6 +123,9 @@ pub enum WorkerToDriver {
         /// Checkpoints that were passed over or set aside, each with the reason; at most
         /// [`CheckpointReport::TEXTS_MAX`].
         notes: Vec<String>,
+        /// Whether the job's last checkpoint is not in its directory. It may be there, and damaged: then it was passed over.
+        #[serde(default)]
+        is_gone: bool,
     },
     /// A condition of this worker that an operator should mend. Each is sent once.
     Warning {

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from typing import Optional
+from typing import List, Optional
 
 import torch.distributed as dist
 
@@ -24,12 +24,16 @@ NAME_BYTES = 16
 #: The variable with the address at which an agent of elastic-node serves the job's store to its workers.
 STORE_ADDRESS = "ELASTIC_STORE_ADDRESS"
 
-#: Interval of looking for a key of a pair, in seconds.
+#: Interval of looking for a key at first, in seconds. It doubles with each look, up to a maximum.
 _LOOK_EVERY_S = 0.002
+_LOOK_EVERY_MAX_S = 0.05
 
 #: Timeout of one operation of a pair, in seconds: a year. A receive may wait for as long as its group lives.
 _PAIR_OPERATION_TIMEOUT_S = 365 * 24 * 3600.0
 
+
+#: Number of the latest default process group, as its store counts them. All ranks are members of it. 0 before the first one.
+_default = 0
 
 #: Set when the interpreter exits: no thread may be in C++ then.
 exits = threading.Event()
@@ -44,8 +48,13 @@ class MeetingPlace:
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         self._rank, self._size, self._timeout = rank, size, timeout
-        # Each attempt has keys of its own, because a store may outlive ranks that are restarted.
-        attempt = store.add(f"elastic/attempt/{rank}", 1)
+        # Each attempt has keys of its own, because a store may outlive ranks that are restarted. Other groups are counted
+        # within the default one, which all ranks have made equally often: torch gives their names again after it, and a rank
+        # may have been in no former group of that name.
+        if not dist.is_initialized():
+            attempt = _count_default(store, rank)
+        else:
+            attempt = f"{_default}/{store.add(f'elastic/attempt/{_default}/{rank}', 1)}"
         self._agreed = dist.PrefixStore(f"elastic/{attempt}", store)
         if rank == 0:
             self._agreed.set("name", secrets.token_hex(NAME_BYTES))
@@ -54,13 +63,25 @@ class MeetingPlace:
         self._opening = threading.Lock()
 
     def group(self, within: Optional[_native.Group]) -> _native.Group:
-        """The group of all ranks. All of them call it. Blocks."""
+        """The group of all ranks. All of them call it. Blocks, and hears signals meanwhile.
+
+        Raises:
+            CollectiveError: `within` was aborted.
+            DistStoreError: not all ranks came in time.
+        """
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        if not self._comes(self._agreed, ["name"], within, deadline):
+            raise self._late([0])
         store = self._secret_store()
         meeting = _native.Meeting(_own_address())
         store.set(str(self._rank), meeting.address)
         if self._rank == 0:
             store.set("key", secrets.token_hex(_KEY_BYTES))
-        addresses = [store.get(str(other)).decode() for other in range(self._size)]
+        ranks = [str(other) for other in range(self._size)]
+        # Rank 0 is here once its key is.
+        if not self._comes(store, [*ranks, "key"], within, deadline):
+            raise self._late([rank for rank, key in enumerate(ranks) if not store.check([key])])
+        addresses = [store.get(rank).decode() for rank in ranks]
         key = bytes.fromhex(store.get("key").decode())
         return meeting.form(self._rank, addresses, list(key), self._timeout.total_seconds(), within)
 
@@ -87,14 +108,33 @@ class MeetingPlace:
         return meeting.form(place, addresses, secret, timeout_s, within, _PAIR_OPERATION_TIMEOUT_S)
 
     def _look_for(self, store: dist.Store, key: str, within: _native.Group, deadline: float) -> None:
-        while not store.check([key]):
-            if within.aborted is not None:
+        if not self._comes(store, [key], within, deadline):
+            timeout_s = self._timeout.total_seconds()
+            raise _native.CollectiveError(f"the other rank did not come to send or receive within {timeout_s} s")
+
+    def _comes(
+        self, store: dist.Store, keys: List[str], within: Optional[_native.Group], deadline: float
+    ) -> bool:
+        """Waits until the store has all keys; false after the deadline. The store's own wait would end neither with `within`
+        nor by a signal."""
+        pause_s = _LOOK_EVERY_S
+        while not store.check(keys):
+            if within is not None and within.aborted is not None:
                 raise _native.CollectiveError(within.aborted)
             if time.monotonic() > deadline:
-                timeout_s = self._timeout.total_seconds()
-                raise _native.CollectiveError(f"the other rank did not come to send or receive within {timeout_s} s")
-            if exits.wait(_LOOK_EVERY_S):
+                return False
+            if exits.wait(pause_s):
                 raise _native.CollectiveError("the interpreter exits")
+            pause_s = min(2 * pause_s, _LOOK_EVERY_MAX_S)
+        return True
+
+    def _late(self, missing: List[int]) -> dist.DistStoreError:
+        ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        timeout_s = self._timeout.total_seconds()
+        return dist.DistStoreError(
+            f"{ranks} of a new group of {self._size} did not come within {timeout_s} s: all its members make it, in the same order "
+            "as other groups"
+        )
 
     def _secret_store(self) -> dist.Store:
         with self._opening:
@@ -103,6 +143,13 @@ class MeetingPlace:
                 of_job = store_of_job(self._timeout)
                 self._store = self._agreed if of_job is None else dist.PrefixStore(f"elastic/{name}", of_job)
             return self._store
+
+
+def _count_default(store: dist.Store, rank: int) -> str:
+    """Counts a default process group that is being made."""
+    global _default
+    _default = store.add(f"elastic/attempt/{rank}", 1)
+    return str(_default)
 
 
 def store_of_job(timeout: timedelta) -> Optional[dist.Store]:

@@ -18,7 +18,8 @@ class TorchState(ObjectState):
     """State of a torch training: `TorchState(model=model, optimizer=optimizer, epoch=0, batch=0)`.
 
     Modules, optimisers, learning-rate schedulers, gradient scalers, `torch.Generator`s and samplers stay the objects
-    that they are, and are given their content; other values (numbers, tensors, lists) are replaced, so reach them
+    that they are, and are given their content, also in lists, tuples and dictionaries, where every rank has them in the same
+    places. An optimiser within an object of the program's own is refused: its copies would step other parameters. Other values (numbers, tensors, lists) are replaced, so reach them
     through the state. A tensor comes back with its class and `requires_grad`, as another object. All of it is saved,
     restored and taken over together, so weights never run ahead of counters.
 
@@ -38,32 +39,26 @@ class TorchState(ObjectState):
         **kwargs: object,
     ) -> None:
         given = {"model": model, "optimizer": optimizer}
-        super().__init__(**{name: value for name, value in given.items() if value is not None})
-        for name, value in kwargs.items():
-            setattr(self, name, value)
+        super().__init__(**{name: value for name, value in given.items() if value is not None}, **kwargs)
 
-    def capture(self) -> Dict[str, Any]:
-        content = super().capture()
-        for name in content:
-            value = self.__dict__[name]
-            if isinstance(value, torch.Generator):
-                content[name] = value.get_state()
-            elif isinstance(value, torch.nn.parallel.DistributedDataParallel):
-                content[name] = value.module.state_dict()
-        return content
+    def _is_holder(self, value: Any) -> bool:
+        return isinstance(value, torch.Generator) or super()._is_holder(value)
 
-    def apply(self, content: Dict[str, Any]) -> None:
-        others = {}
-        for name, value in content.items():
-            holder = self.__dict__.get(name)
-            if isinstance(holder, torch.Generator):
-                # The generator needs a tensor of its own: it takes a copy.
-                holder.set_state(value.clone())
-            elif isinstance(holder, torch.nn.parallel.DistributedDataParallel):
-                holder.module.load_state_dict(value)
-            else:
-                others[name] = value
-        super().apply(others)
+    def _content_of(self, holder: Any) -> Any:
+        if isinstance(holder, torch.Generator):
+            return holder.get_state()
+        if isinstance(holder, torch.nn.parallel.DistributedDataParallel):
+            return holder.module.state_dict()
+        return super()._content_of(holder)
+
+    def _give(self, holder: Any, content: Any) -> None:
+        if isinstance(holder, torch.Generator):
+            # The generator needs a tensor of its own: it takes a copy.
+            holder.set_state(content.clone())
+        elif isinstance(holder, torch.nn.parallel.DistributedDataParallel):
+            holder.module.load_state_dict(content)
+        else:
+            super()._give(holder, content)
 
     def _in_place(self, content: Dict[str, Any]) -> AbstractSet[int]:
         return _in_place.tensors_in(content, self.__dict__)

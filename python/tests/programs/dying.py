@@ -7,7 +7,7 @@ from pathlib import Path
 
 import elastic_node as en
 
-ONCE = Path(os.environ["CONTROL"]) / "killed"
+ONCE, AWAITED = (Path(os.environ["CONTROL"]) / name for name in ("killed", "awaited"))
 
 
 def die_once(rank):
@@ -17,8 +17,17 @@ def die_once(rank):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def come_when_awaited():
+    """The one in the place of the dead comes once the others wait for it, so that each run has the same steps with as many ranks.
+    Call it before `init`."""
+    until = time.monotonic() + 60
+    while ONCE.exists() and not AWAITED.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def until_there_are(size, state):
     """Waits until the world has this size. The job has deadlines."""
+    AWAITED.touch()
     while en.size() < size:
         en.barrier()
         state.check_host_updates()

@@ -13,6 +13,11 @@ import elastic_node.torch as en
 ONCE = Path(os.environ["CONTROL"]) / "killed"
 SAMPLES, BATCH, EPOCHS, KILLED_AT = 240, 4, 2, 9
 
+if "COPIES_TAKE_S" in os.environ:
+    import copies_beside
+
+    copies_beside.pretend(float(os.environ["COPIES_TAKE_S"]))
+
 en.init()
 torch.set_default_device(os.environ.get("DEVICE", "cpu"))
 model = torch.nn.Linear(1, 1, bias=False)

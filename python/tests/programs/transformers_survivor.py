@@ -6,7 +6,7 @@ import json
 import os
 
 import torch
-from dying import die_once, until_there_are
+from dying import come_when_awaited, die_once, until_there_are
 from transformers import TrainerCallback, TrainingArguments
 
 import elastic_node.torch as en
@@ -39,6 +39,7 @@ class Watches(TrainerCallback):
         state.sizes.append(args.world_size)
 
 
+come_when_awaited()
 en.init()
 torch.manual_seed(0)
 model = Line()

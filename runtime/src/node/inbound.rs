@@ -129,11 +129,14 @@ impl NodeHandle {
         if !self.inner.tally.borrow_mut().count(peer, fault) {
             return;
         }
-        if fault == NodeFault::StrayReturn {
+        match fault {
             // Every session's end hands its last frames back, and few senders want them.
-            tracing::debug!(%peer, "came back, and nobody wants it");
-        } else {
-            tracing::warn!(%peer, ?fault, "dropped; more of this kind are only counted");
+            NodeFault::StrayReturn => tracing::debug!(%peer, "came back, and nobody wants it"),
+            // A node that leaves ends its actors before its sessions: a peer's last messages find none.
+            NodeFault::Refused(DeliveryRefusal::Closed) => {
+                tracing::debug!(%peer, "dropped: its actor has ended");
+            }
+            _ => tracing::warn!(%peer, ?fault, "dropped; more of this kind are only counted"),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use actix::Recipient;
@@ -149,6 +149,8 @@ impl<R: WireRequest> InboundAsk for AskRoute<R> {
 #[derive(Default)]
 pub(super) struct RouteTable {
     actors: BTreeMap<ActorName, Routes>,
+    /// Actors that were published and have ended: peers may still have sent them something.
+    ended: BTreeSet<ActorName>,
 }
 
 impl RouteTable {
@@ -156,6 +158,7 @@ impl RouteTable {
         if let Some(before) = self.actors.get(&name) {
             routes.gauge.set(before.gauge.get());
         }
+        self.ended.remove(&name);
         self.actors.insert(name, routes);
     }
 
@@ -164,7 +167,9 @@ impl RouteTable {
     }
 
     pub(super) fn remove(&mut self, name: ActorName) {
-        self.actors.remove(&name);
+        if self.actors.remove(&name).is_some() {
+            self.ended.insert(name);
+        }
     }
 
     /// Hands a local message over, without encoding it.
@@ -218,7 +223,10 @@ impl RouteTable {
         from: &NodeId,
         body: &[u8],
     ) -> Result<(), DeliveryRefusal> {
-        let routes = self.actors.get(&name).ok_or(DeliveryRefusal::NoSuchActor)?;
+        let routes = self.actors.get(&name).ok_or_else(|| match self.ended.contains(&name) {
+            true => DeliveryRefusal::Closed,
+            false => DeliveryRefusal::NoSuchActor,
+        })?;
         let route = routes.tells.get(&kind).ok_or(DeliveryRefusal::NotTaken)?;
         let sent = route.deliver_bytes(from, body);
         routes.count(&sent, |refusal| *refusal == DeliveryRefusal::MailboxFull);

@@ -120,7 +120,8 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::OneSaveAGeneration
         | Bug::OldCommitPreferred
         | Bug::EndNotSaved
-        | Bug::StopNotSaved => 4,
+        | Bug::StopNotSaved
+        | Bug::LeaversNotSaved => 4,
         Bug::RefusalBelieved => 3,
         Bug::DeathCountsTwice
         | Bug::DeathStaysUnexplained
@@ -164,6 +165,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::ProgramForgotten
         | Bug::StandbyNotUsed
         | Bug::StandbysUntold => 18,
+        Bug::UntrainedJobGoesOn => 19,
         _ => 0,
     }
 }

@@ -459,8 +459,11 @@ impl World {
         waits.chain(ended.map(|(_, lasted)| lasted)).max().unwrap_or_default()
     }
 
-    /// Notes that a collective of a process has ended.
+    /// Notes that a process is in no collective any more: it has ended or failed, or the process has.
     pub(super) fn note_collective_ended(&mut self, process: u32) {
+        if self.processes[process as usize].program.stage != ProgramStage::Reducing {
+            return;
+        }
         let lasted = self.now - self.processes[process as usize].program.waits_since;
         let recent = self.hangs.ended_wait.filter(|(at, _)| at + GOES_ON_NS > self.now);
         if recent.is_none_or(|(_, longest)| lasted >= longest) {

@@ -96,6 +96,10 @@ pub(super) enum Happening {
     Booted {
         process: u32,
     },
+    /// A program that does not train has called `init()`.
+    Joined {
+        process: u32,
+    },
     Signalled {
         process: u32,
         kills: bool,
@@ -289,6 +293,7 @@ impl World {
             Happening::AgentBoot { host, life } => self.boot_agent(host, life),
             Happening::Spawned { host, life, token } => self.handle_spawned(host, life, token),
             Happening::Booted { process } => self.handle_booted(process),
+            Happening::Joined { process } => self.handle_joined_job(process),
             Happening::Signalled { process, kills } => self.handle_signalled(process, kills),
             Happening::Exited { process, code } => self.handle_exited(process, code),
             Happening::Dying { host, life, process } => self.handle_dying(host, life, process),

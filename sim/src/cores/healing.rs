@@ -1,6 +1,8 @@
 //! The second half of a run: faults stop, and a core of hosts is whole. Within bounded time the job must go on with all workers
 //! that belong in it. When the job is over, every process must leave. Part of the simulated world.
 
+use std::collections::BTreeSet;
+
 use elastic_driver::{OnDivergence, OnTotalLoss, PROGRAMLESS_HOSTS};
 use elastic_host_manager::{HostEntry, HostSource, HostState};
 use elastic_protocol::{JobOutcome, JobResult, Stamp};
@@ -240,10 +242,38 @@ impl World {
         }
     }
 
+    /// Checks the success of a job whose program does not train: as many slots as it needs have a process that has ended with
+    /// code 0, and none runs that the driver knows (G-10).
+    fn check_untrained_end(&self, result: &JobResult) -> Result<(), String> {
+        let of_job = self.processes.iter().filter(|it| it.job == self.driver.job);
+        let ended = of_job.filter(|it| it.end.is_some_and(|status| status.is_success()));
+        let slots: BTreeSet<_> = ended.map(|it| (&it.id.host, it.id.slot)).collect();
+        let needed = self.scenario.driver.min_np.unwrap_or(1) as usize;
+        let runs = |it: &&SimulatedProcess| {
+            let is_known = it.job == self.driver.job && self.links[it.link as usize].is_in_touch();
+            is_known && it.is_alive && it.stopped == 0 && !it.is_to_leave()
+        };
+        if let Some(other) = self.processes.iter().find(runs) {
+            return Err(format!(
+                "the job succeeded, and {} still runs: {}",
+                other.id, result.reason
+            ));
+        }
+        if slots.len() >= needed {
+            return Ok(());
+        }
+        Err(format!(
+            "the job succeeded with {} of {needed} processes that have ended: {}",
+            slots.len(),
+            result.reason
+        ))
+    }
+
     /// Checks that a job ends for a valid reason (G-10).
     pub(super) fn check_result(&self, result: &JobResult) -> Result<(), String> {
         match result.outcome {
             JobOutcome::Stopped => Ok(()),
+            JobOutcome::Succeeded if !self.scenario.trains => self.check_untrained_end(result),
             JobOutcome::Succeeded => {
                 let done = self.scenario.epochs.saturating_mul(self.data.length());
                 let has_finished = |process: &SimulatedProcess| {

@@ -2,7 +2,7 @@
 //! the driver names as slow. A named link has been slow, and a link that alone is slow for long is named in time. Called by
 //! `bounds` and with the driver's events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use elastic_protocol::HostName;
 use elastic_protocol::messages::{LinkPace, StepTimes};
@@ -108,7 +108,9 @@ impl World {
         }
         let members = self.driver.members.iter();
         let hosts = members.filter_map(|it| self.processes.get(*it as usize).map(|it| it.host));
-        let senders: BTreeSet<u32> = hosts.filter(|from| *from != entry.host).collect();
+        let mut senders: Vec<u32> = hosts.filter(|from| *from != entry.host).collect();
+        senders.sort_unstable();
+        senders.dedup();
         let noise = |from| (from, self.machine.random_range(RATE / 8 * 7..=RATE / 8 * 9));
         senders.into_iter().map(noise).collect()
     }

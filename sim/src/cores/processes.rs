@@ -331,6 +331,7 @@ impl World {
             return;
         }
         self.check_end(process);
+        self.note_collective_ended(process);
         self.disturb();
         let entry = &mut self.processes[process as usize];
         entry.is_alive = false;
@@ -369,6 +370,7 @@ impl World {
 
     /// Ends a process whose host has lost power. No other node is told.
     pub(super) fn vanish(&mut self, process: u32) {
+        self.note_collective_ended(process);
         self.disturb();
         let entry = &mut self.processes[process as usize];
         entry.is_alive = false;

@@ -166,7 +166,9 @@ impl World {
                 "replicas: {tensor} is said to differ at step {step}, and each rank has its own"
             ));
         }
-        if self.replicas.stamp != self.driver.stamp {
+        // A driver whose disk stores nothing tells of it later than steps are remembered here.
+        let is_forgotten = self.replicas.held.first_key_value().is_some_and(|(it, _)| step < *it);
+        if self.replicas.stamp != self.driver.stamp || is_forgotten {
             return Ok(());
         }
         let Some(damages) = self.damages_at(step) else {

@@ -55,6 +55,7 @@ impl World {
         let hears = entry.has_booted && entry.stopped == 0 && entry.thread_hangs == 0;
         if hears && !self.scenario.stubborn {
             entry.stopping.noticed_at.get_or_insert(now);
+            self.note_leave_asked();
         }
     }
 
@@ -67,6 +68,7 @@ impl World {
         agent.may_leave = true;
         agent.is_hurried |= is_again;
         self.expect_leave(host, life);
+        self.note_leave_asked();
     }
 
     /// The link of an agent to a driver has changed.

@@ -38,9 +38,10 @@ fn of_event(event: &TrainingEvent) -> String {
             let (peer, told_by) = (or_none(*peer), or_none(*told_by));
             format!("a collective of {} failed with {peer}, told by {told_by}: {error}", of(stamp))
         }
-        TrainingEvent::Resumed { stamp, step, notes } => {
+        TrainingEvent::Resumed { stamp, step, notes, is_gone } => {
             let notes = list(notes);
-            format!("begins {} from step {}; {notes}", of(stamp), or_none(*step))
+            let gone = if *is_gone { ", the last is gone" } else { "" };
+            format!("begins {} from step {}{gone}; {notes}", of(stamp), or_none(*step))
         }
         TrainingEvent::Warned { text } => format!("warns: {text}"),
         TrainingEvent::Returned { stamp, commit, note, reported } => {

@@ -366,12 +366,17 @@ pub(crate) fn hosts(snapshot: &HostsSnapshot) -> String {
         HostUpdate::Removed => "removed",
         HostUpdate::Mixed => "mixed",
     };
-    let hosts = list(snapshot.hosts.iter().map(|HostEntry { name, slots, state }| match state {
+    let entry = |HostEntry { name, slots, state }: &HostEntry| match state {
         HostState::Listed => format!("{name}:{slots}"),
         HostState::Drained => format!("({name}:{slots} drained)"),
         HostState::Blacklisted { until } => format!("({name}:{slots} until {})", or_none(*until)),
-    }));
-    format!("hosts, update {update}: {hosts}; warnings: {}", list(&snapshot.warnings))
+    };
+    let hosts = list(snapshot.hosts.iter().map(entry));
+    let unlisted = match snapshot.unlisted.is_empty() {
+        true => String::new(),
+        false => format!("; off the list: {}", list(snapshot.unlisted.iter().map(entry))),
+    };
+    format!("hosts, update {update}: {hosts}{unlisted}; warnings: {}", list(&snapshot.warnings))
 }
 
 /// An event of the driver; none if another line says the same.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elastic_host_manager::{CooldownRange, HostState, HostsSnapshot};
+use elastic_host_manager::{CooldownRange, HostState, HostsSnapshot, KnownHost};
 use elastic_protocol::{HostName, Time};
 
 /// The stays of a driver's hosts.
@@ -18,6 +18,12 @@ pub(crate) struct Cooldowns {
 }
 
 impl Cooldowns {
+    /// Of a driver that begins with these hosts. Stays of hosts off the list go on under it, and cannot be seen.
+    pub(crate) fn of(known: &[KnownHost]) -> Self {
+        let unlisted = known.iter().filter(|host| !host.is_listed);
+        Self { unseen: unlisted.map(|it| it.host.name.clone()).collect(), ..Self::default() }
+    }
+
     /// A host is blamed. If it is not in the list, this stay cannot be seen, but it counts.
     pub(crate) fn blamed(&mut self, host: &HostName) {
         if !self.stays.contains_key(host) {

@@ -228,6 +228,11 @@ pub(crate) enum SimulatedFault {
 }
 
 impl SimulatedFault {
+    /// Whether it gives a worker or a host notice, and does nothing else.
+    pub(crate) const fn is_notice(&self) -> bool {
+        matches!(self, Self::NoticeWorker { .. } | Self::DrainHost { .. })
+    }
+
     /// Whether agents and workers go on as before: the driver alone is affected, by its death, its pause, its disk's
     /// trouble, or a lie; or a lane hangs that nobody waits for.
     pub(crate) const fn spares_the_job(&self) -> bool {

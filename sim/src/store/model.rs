@@ -27,11 +27,13 @@ struct ModelClient {
 /// One life of the store.
 #[derive(Debug, Default)]
 pub(super) struct StoreModel {
-    loose: ModelNamespace,
+    /// Whether a process that belongs to no generation has asked: all of this generation and later ones, and of none, ask in one
+    /// namespace.
+    is_in_process: bool,
     current: Stamp,
     namespace: ModelNamespace,
     clients: BTreeMap<ModelKey, ModelClient>,
-    barriers: BTreeMap<(Stamp, Vec<u8>), Vec<ModelKey>>,
+    barriers: BTreeMap<Vec<u8>, Vec<ModelKey>>,
     /// Clients that must be told of the end of their wait before the store comes to rest.
     released: BTreeSet<ModelKey>,
     /// Clients that were told so, and the keys that had not been set then.
@@ -54,12 +56,17 @@ impl StoreModel {
     /// A request reaches the store.
     pub(super) fn asked(&mut self, key: ModelKey, stamp: Stamp, request: Request) {
         self.clients.entry(key).or_insert_with(|| ModelClient { stamp, ..ModelClient::default() });
-        if stamp != Stamp::default() && stamp > self.current {
+        self.is_in_process |= stamp == Stamp::default();
+        if stamp > self.current && !self.is_in_process {
             self.current = stamp;
             self.namespace = ModelNamespace::default();
-            let is_older = |it: &ModelClient| it.stamp != Stamp::default() && it.stamp < stamp;
-            let older = self.clients.iter().filter(|(_, it)| is_older(it)).map(|(key, _)| *key);
-            self.over.extend(older);
+            self.barriers.clear();
+            let is_older = |it: &ModelClient| it.stamp < stamp;
+            for (key, client) in self.clients.iter_mut().filter(|(_, it)| is_older(it)) {
+                client.missing = None;
+                self.released.remove(key);
+                self.over.insert(*key);
+            }
         }
         if stamp != Stamp::default() && stamp < self.current {
             self.over.insert(key);
@@ -67,7 +74,7 @@ impl StoreModel {
         }
         match &request {
             Request::Wait { keys } => {
-                let namespace = self.namespace(stamp);
+                let namespace = &self.namespace;
                 let missing: BTreeSet<_> =
                     keys.iter().filter(|key| !namespace.has(key)).cloned().collect();
                 if missing.is_empty() {
@@ -78,7 +85,7 @@ impl StoreModel {
                 }
             }
             Request::Barrier { key: name, world_size } => {
-                let there = self.barriers.entry((stamp, name.clone())).or_default();
+                let there = self.barriers.entry(name.clone()).or_default();
                 there.push(key);
                 if there.len() as i64 >= *world_size {
                     self.released.extend(there.drain(..));
@@ -97,7 +104,6 @@ impl StoreModel {
     /// The mistake in the answer.
     pub(super) fn answered(&mut self, key: ModelKey, bytes: &[u8]) -> Result<(), String> {
         let client = self.clients.get_mut(&key).ok_or("an answer to a client that is not known")?;
-        let stamp = client.stamp;
         let request = client.requests.pop_front().ok_or("an answer without a request")?;
         let is_wait = matches!(request, Request::Wait { .. } | Request::Barrier { .. });
         if is_wait && bytes.is_empty() {
@@ -107,7 +113,7 @@ impl StoreModel {
             return cancels.then_some(()).ok_or("a wait ends that nobody has cancelled".to_owned());
         }
         let mut set = Vec::new();
-        let expected = self.namespace(stamp).apply(&request, &mut set);
+        let expected = self.namespace.apply(&request, &mut set);
         if expected != ModelAnswer::Bytes(bytes.to_vec()) {
             let (got, wanted) = (shown(bytes), expected.shown());
             return Err(format!("{} is answered with {got} in place of {wanted}", name(&request)));
@@ -123,13 +129,13 @@ impl StoreModel {
             }
             _ => {}
         }
-        self.note_set(stamp, &set);
+        self.note_set(&set);
         Ok(())
     }
 
     /// Notes keys that are there now.
-    fn note_set(&mut self, stamp: Stamp, set: &[Vec<u8>]) {
-        for (key, client) in self.clients.iter_mut().filter(|(_, it)| it.stamp == stamp) {
+    fn note_set(&mut self, set: &[Vec<u8>]) {
+        for (key, client) in &mut self.clients {
             let Some(missing) = &mut client.missing else { continue };
             set.iter().for_each(|it| {
                 missing.remove(it);
@@ -152,10 +158,10 @@ impl StoreModel {
     pub(super) fn closed(&mut self, key: ModelKey, cause: &CloseCause) -> Result<(), String> {
         let is_over = self.over.remove(&key);
         let client = self.clients.get(&key).ok_or("a client is disconnected that is not known")?;
-        let (stamp, request) = (client.stamp, client.requests.front().cloned());
+        let request = client.requests.front().cloned();
         let is_of_request = matches!(cause, CloseCause::Refused(_));
         let is_refused = request.as_ref().filter(|_| is_of_request).is_some_and(|request| {
-            self.namespace(stamp).apply(request, &mut Vec::new()) == ModelAnswer::Refusal
+            self.namespace.apply(request, &mut Vec::new()) == ModelAnswer::Refusal
         });
         self.forget(key);
         match cause {
@@ -194,10 +200,6 @@ impl StoreModel {
             Some(key) => Err(format!("client {key:?} of a former generation is not disconnected")),
             None => Ok(()),
         }
-    }
-
-    fn namespace(&mut self, stamp: Stamp) -> &mut ModelNamespace {
-        if stamp == Stamp::default() { &mut self.loose } else { &mut self.namespace }
     }
 }
 

@@ -81,6 +81,9 @@ pub(crate) struct StoreWorld {
     pub(super) model: StoreModel,
     pub(super) driver: NodeId,
     generation: u64,
+    /// Number of clients before a program shows that it is elastic in process: later clients may belong to no generation, and no
+    /// other generation begins.
+    kept_after: u32,
     /// Clients that are still to come.
     to_come: u32,
     next_slot: u32,
@@ -93,6 +96,12 @@ pub(crate) struct StoreWorld {
 
 fn driver(life: u64) -> NodeId {
     NodeId { name: NodeName::Driver, incarnation: Incarnation(life) }
+}
+
+/// Half of the jobs are by restart to the end.
+fn draw_kept_after(seed: u64) -> u32 {
+    let mut random = stream(seed, "kept", 0);
+    if random.random_bool(0.5) { u32::MAX } else { random.random_range(0..24) }
 }
 
 impl StoreWorld {
@@ -128,6 +137,7 @@ impl StoreWorld {
             model: StoreModel::default(),
             driver: driver(1),
             generation: 1,
+            kept_after: draw_kept_after(options.seed),
             to_come: random.random_range(2..16),
             next_slot: 0,
             rescues: 0,
@@ -317,10 +327,16 @@ impl StoreWorld {
         }
     }
 
-    /// The generation of a process: mostly the newest one, sometimes none, or the one before.
+    /// Whether the program has shown that it is elastic in process.
+    const fn is_in_process(&self) -> bool {
+        self.next_slot >= self.kept_after
+    }
+
+    /// The generation of a process: mostly the newest one, sometimes the one before, and none for a process that was started
+    /// since the program is elastic in process.
     fn draw_stamp(&mut self) -> Stamp {
         match self.random.random_range(0..10) {
-            0 | 1 => Stamp::default(),
+            0..5 if self.is_in_process() => Stamp::default(),
             2 => self.stamp_of(self.generation.saturating_sub(1).max(1)),
             _ => self.stamp_of(self.generation),
         }
@@ -412,9 +428,9 @@ impl StoreWorld {
         }
     }
 
-    /// A generation begins: its processes come.
+    /// A generation begins, and processes come. One in process keeps the processes of the former one.
     pub(super) fn begin_generation(&mut self) {
-        self.generation += 1;
+        self.generation += u64::from(!self.is_in_process());
         self.to_come += self.random.random_range(1..5);
     }
 
@@ -436,7 +452,8 @@ impl StoreWorld {
             // A client that stands still gives its turn up after a while.
             self.pass(if self.rescues.is_multiple_of(3) { 31 } else { 0 });
             let host = self.rescues as usize % self.agents.len();
-            let stamps = [Stamp::default(), self.stamp_of(self.generation)];
+            let newest = self.stamp_of(self.generation);
+            let stamps = [if self.is_in_process() { Stamp::default() } else { newest }, newest];
             return self.connect(host, stamps[self.rescues as usize % 2], script::rescue(), None);
         }
         if waiting > 0 {

@@ -112,6 +112,13 @@ impl TrainingWorld {
         }
     }
 
+    /// A process cannot save a step. Its disk may be full or lose power; an earlier save is in vain by then, and no reason.
+    pub(super) fn check_not_busy(&mut self, node: NodeNumber, step: u64, reason: &str) {
+        if reason.contains("busy with an earlier save") {
+            self.violated(format!("C-4: process {node} refuses to save step {step}: {reason}"));
+        }
+    }
+
     /// A checkpoint is said to be whole: it holds the commit of its step.
     pub(super) fn sealed(&mut self, stamp: Stamp, step: u64, keep: u32) {
         let due = self.witness().commits.get(&(stamp, step)).copied();

@@ -222,6 +222,7 @@ impl TrainingWorld {
             directory: DIRECTORY.to_owned(),
             name: Some("job".to_owned()),
             bytes_per_s: None,
+            is_by_rank_0: false,
         };
         self.tell_members(&DriverToWorker::SaveCheckpoint(order));
     }
@@ -229,8 +230,10 @@ impl TrainingWorld {
     fn saved(&mut self, node: NodeNumber, step: u64, report: &CheckpointReport) {
         let (stamp, keep) = (self.driver.stamp, self.job.keep.unwrap_or(1));
         let members = self.driver.members.len();
-        if let CheckpointReport::Sealed { .. } = report {
-            self.sealed(stamp, step, keep);
+        match report {
+            CheckpointReport::Sealed { .. } => self.sealed(stamp, step, keep),
+            CheckpointReport::Failed { reason } => self.check_not_busy(node, step, reason),
+            _ => {}
         }
         let Some(save) = self.driver.save.as_mut().filter(|save| save.step == step) else { return };
         match report {
@@ -247,6 +250,7 @@ impl TrainingWorld {
             }
             CheckpointReport::Sealed { .. }
             | CheckpointReport::Missed { .. }
+            | CheckpointReport::Differ { .. }
             | CheckpointReport::Failed { .. } => self.driver.save = None,
         }
     }
@@ -417,7 +421,7 @@ impl TrainingWorld {
                 directory: DIRECTORY.to_owned(),
                 exactly: None,
                 begins_anew: false,
-                must_exist: false,
+                last: None,
                 name: Some("job".to_owned()),
             });
         let shards = self.deal(members.len() as u32);

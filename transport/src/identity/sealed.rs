@@ -32,6 +32,11 @@ pub fn seal(secret: &SharedSecret, bytes: &[u8]) -> Result<Vec<u8>, NoRandomness
     Ok([MARK, &nonce, &sealed].concat())
 }
 
+/// Whether bytes are sealed.
+pub fn is_sealed(bytes: &[u8]) -> bool {
+    bytes.starts_with(MARK)
+}
+
 /// Opens sealed bytes. Bytes that are not sealed are returned as they are.
 ///
 /// # Errors
@@ -70,6 +75,7 @@ mod tests {
         *changed.last_mut().expect("bytes") ^= 1;
         assert_eq!(open(Some(&secret), &changed), Err(UnsealError::OtherSecret));
         assert_eq!(open(None, b"plain"), Ok(b"plain".to_vec()));
+        assert!(is_sealed(&sealed) && !is_sealed(b"plain"));
         assert_ne!(seal(&secret, b"a private key").expect("random numbers"), sealed);
     }
 }

@@ -48,6 +48,13 @@ impl SharedSecret {
         self.0.derive(b"sealing").bytes().to_owned()
     }
 
+    /// A digest by which holders of one secret know each other. It opens nothing, and costs whoever guesses the text as much
+    /// as what is sealed with it does.
+    pub fn digest(&self) -> String {
+        let bytes = *self.0.derive(b"digest").bytes();
+        bytes[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     pub(crate) fn join(&self) -> TokenSecret {
         self.0.derive(b"join")
     }
@@ -79,6 +86,9 @@ mod tests {
         let other = SharedSecret::of("another text").join_token().expect("made");
         assert_ne!(other.authority, of_node.authority);
         assert!(!other.secret.is(&of_node.secret));
+        let digest = SharedSecret::of("a long text").digest();
+        assert_eq!(digest, shared.digest());
+        assert_ne!(digest, SharedSecret::of("another text").digest());
         // The authority's signatures verify.
         let node = elastic_protocol::NodeId {
             name: elastic_protocol::NodeName::Driver,

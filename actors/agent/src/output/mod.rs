@@ -22,7 +22,7 @@ mod tests;
 
 pub use allowance::ShownRate;
 pub use file_name::file_stem;
-pub use owner::{FolderTaken, check_folder};
+pub use owner::{FolderTaken, check_folder, part_of};
 pub(super) use plan::OutputPlan;
 pub use pump::{AttachError, TAIL_PATIENCE};
 pub(super) use pump::{Attached, Pipes, attach};

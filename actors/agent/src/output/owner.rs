@@ -15,6 +15,13 @@ const NAME: &str = ".elastic-node-job";
 /// Most bytes of that file that are read: a job's id has 36.
 const NAME_BYTES_MAX: u64 = 64;
 
+/// The file in the folder that says from which byte on a file has a job's output, if a former job has written to it: a line
+/// for each, `JOB BYTE NAME`.
+const PARTS: &str = ".elastic-node-parts";
+
+/// Most bytes of that file that are read.
+const PARTS_BYTES_MAX: u64 = 16 << 20;
+
 /// A folder, and the job whose output is to go there.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct FolderOwner {
@@ -55,6 +62,22 @@ impl FolderOwner {
                 tracing::debug!(%folder, %error, "other jobs are not kept out of the folder");
                 Ok(None)
             }
+        }
+    }
+
+    /// Notes that this job's output begins at this byte of a file that a former job has written to. A failure costs `logs`
+    /// the border between the two, and no output.
+    pub(super) fn note_part(&self, path: &Path, begin: u64, umask: FileUmask) {
+        let Ok(name) = path.strip_prefix(&self.folder) else { return };
+        let line = format!("{} {begin} {}\n", self.job, name.display());
+        let mut options = OpenOptions::new();
+        // Opened like this, a pipe waits for no reader.
+        options.read(true).append(true).create(true).mode(umask.of_files());
+        let noted = options
+            .open(self.folder.join(PARTS))
+            .and_then(|mut parts| parts.write_all(line.as_bytes()));
+        if let Err(error) = noted {
+            tracing::debug!(path = %path.display(), %error, "the job's part is not noted");
         }
     }
 
@@ -100,6 +123,28 @@ pub fn check_folder(folder: &Path, job: &str) -> Result<(), FolderTaken> {
     }
 }
 
+/// The part of a file of the folder that a job has written: its first byte, and the first of a later job's part.
+pub fn part_of(folder: &Path, path: &Path, job: &str) -> (u64, Option<u64>) {
+    let parts = || {
+        // To open a pipe is to wait for its writer.
+        let parts = Some(folder.join(PARTS)).filter(|path| path.is_file())?;
+        let mut text = String::new();
+        File::open(parts).ok()?.take(PARTS_BYTES_MAX).read_to_string(&mut text).ok()?;
+        Some(text)
+    };
+    let Some((text, name)) = parts().zip(path.strip_prefix(folder).ok()) else { return (0, None) };
+    let part = |line: &str| -> Option<(bool, u64)> {
+        let (of, rest) = line.split_once(' ')?;
+        let (begin, of_file) = rest.split_once(' ')?;
+        (Path::new(of_file) == name).then_some(())?;
+        Some((of == job, begin.parse().ok()?))
+    };
+    let parts: Vec<(bool, u64)> = text.lines().filter_map(part).collect();
+    let begin = parts.iter().find(|(is_own, _)| *is_own).map_or(0, |(_, begin)| *begin);
+    let later = parts.iter().filter(|(is_own, other)| !is_own && *other > begin);
+    (begin, later.map(|(_, begin)| *begin).min())
+}
+
 fn holder(file: &mut File) -> io::Result<String> {
     file.rewind()?;
     let mut named = Vec::new();
@@ -135,6 +180,19 @@ mod tests {
         let other = enter("two").expect("the first job is over").expect("it can be said");
         assert!(enter("one").is_err());
         drop(other);
+    }
+
+    #[test]
+    fn x_16_each_job_has_its_part_of_a_file_that_several_have_written_to() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, other) = (folder.path().join("a b/stdout.log"), folder.path().join("other"));
+        assert_eq!(part_of(folder.path(), &path, "one"), (0, None));
+        owner(folder.path(), "two").note_part(&path, 10, FileUmask::PRIVATE);
+        owner(folder.path(), "two").note_part(&other, 5, FileUmask::PRIVATE);
+        owner(folder.path(), "three").note_part(&path, 30, FileUmask::PRIVATE);
+        let parts = ["one", "two", "three"].map(|job| part_of(folder.path(), &path, job));
+        assert_eq!(parts, [(0, Some(10)), (10, Some(30)), (30, None)]);
+        assert_eq!(part_of(folder.path(), &other, "two"), (5, None));
     }
 
     #[test]

@@ -177,8 +177,17 @@ impl LateFile {
         if let Some(owner) = &self.owner {
             files.enter(owner, self.umask)?;
         }
-        let file = open_with_mode(&path, self.umask.of_files());
-        self.file = Some(file.map_err(|source| AttachError::File { path, source })?);
+        let file = open_with_mode(&path, self.umask.of_files())
+            .map_err(|source| AttachError::File { path: path.clone(), source })?;
+        // Files of one job are never opened twice: no two of its processes have the same name.
+        if let Some(owner) = &self.owner
+            && let Ok(found) = file.metadata()
+            && found.is_file()
+            && found.len() > 0
+        {
+            owner.note_part(&path, found.len(), self.umask);
+        }
+        self.file = Some(file);
         Ok(())
     }
 }

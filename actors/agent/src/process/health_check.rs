@@ -2,9 +2,10 @@
 //!
 //! The command is started on a lane of its own, since the file system with the shell or the command can hang. It leads
 //! a process group. The whole group is killed when the command ends, after the timeout, and by the guard if the agent
-//! dies.
+//! dies. Processes that have left the group are killed with it, as those of a worker: each check has a mark of its own in
+//! the environment.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -21,6 +22,7 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::exit_watch::ExitWatch;
+use super::orphans;
 use super::starting::Starter;
 use super::system::kill_group;
 
@@ -29,11 +31,20 @@ const DRAIN: Duration = Duration::from_millis(100);
 
 const CHUNK_BYTES: usize = 4096;
 
+/// The environment variable that marks the processes of a check.
+const MARK_VARIABLE: &str = "ELASTIC_CHECK";
+
 /// Runs health checks, one at a time.
 #[derive(Clone)]
 pub(super) struct HealthChecker {
     lane: OffloadPort,
     starter: Starter,
+    /// The lane of processes, on which orphans are looked for.
+    processes: OffloadPort,
+    /// Whether the agent is the parent of orphans.
+    adopts: Rc<Cell<bool>>,
+    /// Number of checks so far.
+    checks: Rc<Cell<u64>>,
 }
 
 /// A command that was started.
@@ -44,8 +55,9 @@ struct StartedCheck {
 }
 
 impl HealthChecker {
-    pub(super) fn new(starter: Starter) -> Self {
-        Self { lane: OffloadPort::lane(BlockingLane::HEALTH_CHECKS), starter }
+    pub(super) fn new(starter: Starter, processes: OffloadPort, adopts: Rc<Cell<bool>>) -> Self {
+        let lane = OffloadPort::lane(BlockingLane::HEALTH_CHECKS);
+        Self { lane, starter, processes, adopts, checks: Rc::default() }
     }
 
     /// The lane that starts the command, to be watched.
@@ -57,7 +69,10 @@ impl HealthChecker {
     pub(super) async fn run(self, command: String, limit: Duration) -> Option<HealthFailure> {
         let until = Instant::now() + limit;
         let (starter, shown) = (self.starter.clone(), limit.as_secs_f64());
-        let begin = move || start(&command, &starter);
+        self.checks.set(self.checks.get() + 1);
+        let mark = format!("{}-{}", std::process::id(), self.checks.get());
+        let of_check = mark.clone();
+        let begin = move || start(&command, &of_check, &starter);
         let started = timeout_at(until, self.lane.run("health check", begin)).await;
         let failed = |reason: String| Some(HealthFailure { reason, output: String::new() });
         let started = match started {
@@ -75,6 +90,9 @@ impl HealthChecker {
             }
         };
         let status = self.bury(pid, child);
+        if self.adopts.get() {
+            orphans::end_on(&self.processes, &self.starter, format!("{MARK_VARIABLE}={mark}"));
+        }
         let output = String::from_utf8_lossy(&last).trim().to_owned();
         let reason = match (is_ended, status) {
             (true, ExitStatus::Code(0)) => return None,
@@ -99,9 +117,10 @@ impl HealthChecker {
 }
 
 /// Starts the command.
-fn start(command: &str, starter: &Starter) -> std::io::Result<StartedCheck> {
+fn start(command: &str, mark: &str, starter: &Starter) -> std::io::Result<StartedCheck> {
     let (output, input) = std::io::pipe()?;
     let mut shell = Command::new("/bin/sh");
+    shell.env(MARK_VARIABLE, mark);
     shell.arg("-c").arg(command).stdin(null_device()?).process_group(0);
     shell.stdout(input.try_clone()?).stderr(input);
     // The agent takes no child for an orphan that is just being started.

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use elastic_protocol::environment;
+use elastic_runtime::OffloadPort;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -53,9 +54,20 @@ pub(super) fn reap(starter: &Starter) {
     }
 }
 
-/// Kills the orphans of a worker that has ended, with all processes that they have started. `worker` is the
-/// worker's name in their environment.
-pub(super) fn end_orphans(starter: &Starter, worker: &str) {
+/// The mark of a worker's processes in their environment.
+pub(super) fn mark_of_worker(worker: &str) -> String {
+    format!("{}={worker}", environment::WORKER)
+}
+
+/// Has the lane end orphans; see [`end_orphans`].
+pub(super) fn end_on(lane: &OffloadPort, starter: &Starter, mark: String) {
+    let starter = starter.clone();
+    drop(lane.run("end orphans", move || end_orphans(&starter, &mark)));
+}
+
+/// Kills the orphans of a worker or a health check that has ended, with all processes that they have started. `mark` is
+/// an entry of their environment.
+fn end_orphans(starter: &Starter, mark: &str) {
     let (own, me) = (starter.children().pids.clone(), getpid().as_raw());
     for _ in 0..LOOKS_MAX {
         let all = processes();
@@ -63,7 +75,7 @@ pub(super) fn end_orphans(starter: &Starter, worker: &str) {
             seen.parent == me
                 && !seen.has_ended()
                 && !own.contains(pid)
-                && is_of(**pid, seen.started, worker)
+                && is_of(**pid, seen.started, mark)
         });
         let mut found: Vec<i32> = orphans.map(|(pid, _)| *pid).collect();
         if found.is_empty() {
@@ -75,11 +87,7 @@ pub(super) fn end_orphans(starter: &Starter, worker: &str) {
             found.extend(children.map(|(pid, _)| *pid));
             next += 1;
         }
-        tracing::info!(
-            worker,
-            ?found,
-            "processes that have left their worker's session are killed"
-        );
+        tracing::info!(of = mark, ?found, "processes that have left their session are killed");
         for pid in found {
             // An error means that it has ended by itself.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -88,19 +96,18 @@ pub(super) fn end_orphans(starter: &Starter, worker: &str) {
     }
 }
 
-/// Whether a process was started by this worker or one of its descendants: the environment is inherited.
-fn is_of(pid: i32, started: u64, worker: &str) -> bool {
-    let entry = format!("{}={worker}", environment::WORKER);
+/// Whether a process was started by the one with this mark or one of its descendants: the environment is inherited.
+fn is_of(pid: i32, started: u64, mark: &str) -> bool {
     let read = move || fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let Some(environment) = read_in_time((pid, started), read) else {
         tracing::warn!(
             pid,
-            worker,
+            of = mark,
             "it is not known whose process this is: its memory does not answer"
         );
         return false;
     };
-    environment.split(|byte| *byte == 0).any(|it| it == entry.as_bytes())
+    environment.split(|byte| *byte == 0).any(|it| it == mark.as_bytes())
 }
 
 /// Reads of a process's memory that have not returned, each on a thread of its own, by process id and time of its start.

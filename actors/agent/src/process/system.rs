@@ -78,8 +78,8 @@ impl SystemProcesses {
     pub fn new(sink: Arc<dyn OutputSink>) -> Self {
         let (starter, lane) = (Starter::new(sink), OffloadPort::lane(BlockingLane::PROCESSES));
         let inspector = Inspector::new();
-        let health_checker = HealthChecker::new(starter.clone());
         let (live, adopts) = (Rc::default(), Rc::default());
+        let health_checker = HealthChecker::new(starter.clone(), lane.clone(), Rc::clone(&adopts));
         Self { starter, lane, inspector, health_checker, live, adopts }
     }
 
@@ -216,8 +216,7 @@ impl ProcessContext {
             drop(lane.run("end group", move || starter.end_group(group)));
         }
         if let Some(mark) = self.mark.filter(|_| self.adopts.get()) {
-            let starter = starter.clone();
-            drop(lane.run("end orphans", move || orphans::end_orphans(&starter, &mark)));
+            orphans::end_on(&lane, &starter, mark);
         }
         events.do_send(ProcessEvent::Exited { worker: worker.clone(), status, library });
         let tail = output.finish().await;
@@ -261,7 +260,7 @@ impl ProcessPort for SystemProcesses {
         let mark = marks.into_iter().find(|(name, _)| name == environment::WORKER);
         let course = ProcessContext {
             worker: order.worker.clone(),
-            mark: mark.map(|(_, value)| value.clone()),
+            mark: mark.map(|(_, value)| orphans::mark_of_worker(value)),
             starter: self.starter.clone(),
             lane: self.lane.clone(),
             live: Rc::clone(&self.live),

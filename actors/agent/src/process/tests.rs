@@ -23,6 +23,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Makes this test binary be an agent that starts one worker and waits to be killed.
 const BE_AGENT: &str = "ELASTIC_TEST_BE_AGENT";
+const BE_CHECKER: &str = "ELASTIC_TEST_BE_CHECKER";
 
 #[derive(Default)]
 struct Shown(Mutex<Vec<String>>);
@@ -356,6 +357,44 @@ fn g_9_a_health_check_is_bounded_in_time_and_output_and_leaves_nothing_behind() 
         assert_eq!(closed.expect("it hangs").reason, "it has not ended within 0.3 s");
         assert!(fixture.processes.health_lane().hanging().is_none());
     });
+}
+
+/// The agent of the test below, run in a process of its own, which adopts orphans; not a test by itself.
+#[test]
+fn be_checker() {
+    let Ok(folder) = std::env::var(BE_CHECKER) else { return };
+    run(async {
+        let mut fixture = Fixture::new();
+        fixture.processes.adopt_orphans().expect("signals can be heard");
+        let check = |name: &str| {
+            format!(
+                "setsid sh -c 'echo $$ > {folder}/{name}; exec sleep 1000' & \
+                 while ! [ -s {folder}/{name} ]; do sleep 0.01; done"
+            )
+        };
+        let child = |name: &str| {
+            let told = std::fs::read_to_string(format!("{folder}/{name}")).expect("it was begun");
+            told.trim().to_owned()
+        };
+        assert_eq!(fixture.check(&check("passed"), PATIENCE).await, None);
+        wait_until(|| !runs(&child("passed"))).await;
+        let hangs = format!("{}; sleep 1000", check("hangs"));
+        assert!(fixture.check(&hangs, Duration::from_secs(2)).await.is_some());
+        wait_until(|| !runs(&child("hangs"))).await;
+    });
+}
+
+#[test]
+fn g_9_a_health_check_leaves_no_process_in_a_session_of_its_own_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let this_binary = std::env::current_exe().expect("a test binary");
+    let agent = Command::new(this_binary)
+        .args(["process::tests::be_checker", "--exact", "--nocapture"])
+        .env(BE_CHECKER, folder.path())
+        .output()
+        .expect("an agent");
+    assert!(agent.status.success(), "{}", String::from_utf8_lossy(&agent.stderr));
+    assert!(folder.path().join("hangs").exists(), "it was run");
 }
 
 #[test]

@@ -125,7 +125,10 @@ impl DriverCore {
         let leaves = agent.dismissed || self.round.phase().is_over();
         self.roster.set_agent_link(host, PeerLink::after(event));
         match event {
-            LinkEvent::Lost { .. } if leaves => self.forget_agent(now, host),
+            LinkEvent::Lost { reason, .. } if leaves => {
+                self.note_host_lost_at_end(host, &reason.to_string());
+                self.forget_agent(now, host);
+            }
             LinkEvent::Lost { reason, silent_ms } => {
                 self.handle_host_lost(now, host, &reason.to_string(), *silent_ms);
             }
@@ -144,7 +147,12 @@ impl DriverCore {
             .roster
             .agent(host)
             .is_some_and(|agent| agent.node != *from && agent.link != PeerLink::Down);
-        if taken {
+        if taken && self.is_agent_of_the_vanished(host, &join) {
+            if let Some(idle) = self.roster.agent(host).map(|agent| agent.node.clone()) {
+                let reason = format!("another agent of host {host} has this job's workers");
+                self.refuse(&idle, host, &reason);
+            }
+        } else if taken {
             // The known agent may be dead without the driver's knowledge: the newcomer waits until that is clear. A driver
             // that stood still a moment ago judges no silence for a while.
             let deadlines = &self.config.deadlines;
@@ -154,6 +162,15 @@ impl DriverCore {
             return;
         }
         self.accept_join(now, host, &join);
+    }
+
+    /// Whether an agent has workers of a former driver that are missed since another agent of its host joined before it, which
+    /// has none of them: two agents of one host outlived that driver.
+    fn is_agent_of_the_vanished(&self, host: &HostName, join: &PendingJoin) -> bool {
+        let Some(takeover) = &self.takeover else { return false };
+        let vanished = takeover.vanished_from(host);
+        let has_some = join.live.iter().any(|process| vanished.contains(&process.worker));
+        has_some && self.roster.workers_of(host).iter().all(|worker| vanished.contains(worker))
     }
 
     fn accept_join(&mut self, now: Time, host: &HostName, join: &PendingJoin) {
@@ -231,10 +248,11 @@ impl DriverCore {
 
     /// Removes a worker that its agent does not know: it died with an earlier life of the agent.
     pub(crate) fn handle_vanished(&mut self, now: Time, worker: &WorkerId, reason: &str) {
-        let Some(record) = self.roster.worker(worker) else { return };
         if self.roster.is_done(worker) {
             return;
         }
+        self.note_gone_at_end(worker, reason);
+        let Some(record) = self.roster.worker(worker) else { return };
         let is_in_reach = record.link != PeerLink::Down;
         let cause = ResetCause::HostLost { host: worker.host.clone(), reason: reason.to_owned() };
         self.lose_member(now, worker, &cause, now);
@@ -297,6 +315,9 @@ impl DriverCore {
         self.event(EventKind::HostLost { host: host.clone(), reason: reason.clone() });
         let evidence = last_heard(now, silent_ms);
         let workers = self.roster.workers_of(host);
+        for worker in &workers {
+            self.note_gone_at_end(worker, &host_is_gone(&reason));
+        }
         let mut in_reach = Vec::new();
         for worker in &workers {
             if self.forget_without_process(worker) {
@@ -321,7 +342,21 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Forgets an agent that has left as told.
+    /// Tells of a host that is lost while the programs of a finished job still run, and fails the job for members whose
+    /// processes have not ended as far as is known (G-10). An agent that was told to leave, or has nothing to do, has left.
+    fn note_host_lost_at_end(&mut self, host: &HostName, reason: &str) {
+        let has_left = self.roster.agent(host).is_none_or(|agent| agent.dismissed);
+        let workers = self.roster.workers_of(host);
+        if has_left || workers.is_empty() || !self.ends_after_training() {
+            return;
+        }
+        self.event(EventKind::HostLost { host: host.clone(), reason: reason.to_owned() });
+        for worker in &workers {
+            self.note_gone_at_end(worker, &host_is_gone(reason));
+        }
+    }
+
+    /// Forgets an agent that has left as told, or is lost while the job ends.
     fn forget_agent(&mut self, now: Time, host: &HostName) {
         for worker in self.roster.workers_of(host) {
             self.forget_worker(&worker);
@@ -339,4 +374,9 @@ impl DriverCore {
         }
         self.roster.remove(worker)
     }
+}
+
+/// Why the end of a process will not be known.
+fn host_is_gone(reason: &str) -> String {
+    format!("its host was lost ({reason})")
 }

@@ -5,11 +5,13 @@
 //! that fails, or that its generation does not outlive, costs nothing but itself: another one follows.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use elastic_protocol::job::shorten;
 use elastic_protocol::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CheckpointStatus, DriverToWorker,
+    LastCheckpoint,
 };
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{GenerationId, Stamp, Step, Time, WorkerId};
@@ -19,6 +21,7 @@ use super::DriverCore;
 use super::commit_pace::CommitPace;
 use super::config::{CheckpointEvery, CheckpointSettings, ResumeFrom};
 use super::event::EventKind;
+use super::leavers::LeaversSave;
 use super::phase::RoundPhase;
 use super::slow_load::CheckpointLoad;
 use super::table::Stance;
@@ -39,7 +42,7 @@ const LEAD_SOON: u64 = 1;
 /// Time that such an order, and the members' reports before it, may take. The number of commits in this time is its lead.
 const ORDERED_WITHIN: Duration = Duration::from_millis(500);
 
-/// Interval between two saves while all members are about to leave.
+/// Interval between two saves while members are about to leave without which no generation can go on.
 pub(super) const HURRIED_EVERY: Duration = Duration::from_secs(2);
 
 /// Largest lead, in steps.
@@ -53,10 +56,6 @@ struct Save {
     began: Time,
     /// Members whose parts are not safe yet; if empty, rank 0 makes the checkpoint whole.
     waiting_for: BTreeSet<WorkerId>,
-    /// The highest step of a member that had made the commit before the order came: the save is in vain. The others' parts are
-    /// awaited, since a member that still writes one could not begin another.
-    #[serde(default)]
-    missed: Option<Step>,
     sealer: WorkerId,
     /// Time at which it counts as slow.
     slow_at: Time,
@@ -67,24 +66,32 @@ struct Save {
 pub(crate) struct Checkpoints {
     save: Option<Save>,
     last: Option<CheckpointImage>,
+    /// The directory of checkpoints that the last one is in; none: that of the settings.
+    #[serde(default)]
+    directory: Option<String>,
     /// Time at which the last one became whole; none if that was under a former driver.
     last_at: Option<Time>,
     trouble: Option<String>,
     lead: u64,
     /// Time at which the next save is due; none before training, and if saves go by steps.
-    due_at: Option<Time>,
+    pub(super) due_at: Option<Time>,
     /// Highest step that a member is known to have reached, beside its reports of progress.
     reached: Step,
-    /// The step whose save failed last, until a member has reached it: a member may refuse every order until its earlier
-    /// save has ended.
+    /// The step whose save failed last, until a member has reached it: the next order may fail at once, too.
     #[serde(default)]
     failed: Option<Step>,
     /// The commit with which training has ended, while the job's end waits for its save.
     #[serde(default)]
     ends_with: Option<Step>,
-    /// Whether all members are about to leave.
+    /// Whether rank 0 writes the whole of each checkpoint, since the contents of the members have differed.
     #[serde(default)]
-    is_hurried: bool,
+    is_by_rank_0: bool,
+    /// Whether members are about to leave without which no generation can go on.
+    #[serde(default)]
+    pub(super) is_hurried: bool,
+    /// The save that they are kept for.
+    #[serde(default)]
+    pub(super) leavers: Option<LeaversSave>,
     #[serde(default)]
     pace: CommitPace,
     /// The wait for the checkpoint that training is to begin from; none once a generation trains.
@@ -98,6 +105,7 @@ impl Checkpoints {
         Self {
             save: None,
             last: image.and_then(|image| image.checkpoint),
+            directory: image.and_then(|image| image.checkpoint_directory.clone()),
             last_at: None,
             trouble: None,
             lead: LEAD_STEPS,
@@ -105,7 +113,9 @@ impl Checkpoints {
             reached: Step::default(),
             failed: None,
             ends_with: None,
+            is_by_rank_0: false,
             is_hurried: false,
+            leavers: None,
             pace: CommitPace::default(),
             load: None,
         }
@@ -114,6 +124,11 @@ impl Checkpoints {
     /// The last checkpoint; none if this job has made none.
     pub(crate) const fn last(&self) -> Option<CheckpointImage> {
         self.last
+    }
+
+    /// The directory of checkpoints that the last one is in; none: that of the settings.
+    pub(crate) fn directory(&self) -> Option<&str> {
+        self.directory.as_deref()
     }
 
     /// The step of the last checkpoint; none if this job has made none.
@@ -178,7 +193,8 @@ impl DriverCore {
         if self.round.current()?.began_from.is_some() || self.is_by_restart() {
             return None;
         }
-        // The operator's choice is about the job's beginning. A checkpoint that the job has saved itself is always preferred.
+        // The operator's choice is about the job's beginning. Once the job has begun from it, that checkpoint is looked for
+        // like one that the job has saved: a later one of its own is preferred, of which no driver may know.
         let is_first = self.checkpoints.last.is_none();
         let exactly = match &settings.resume {
             ResumeFrom::Exactly(directory) if is_first => Some(directory.clone()),
@@ -188,9 +204,18 @@ impl DriverCore {
             directory: settings.directory.clone(),
             exactly,
             begins_anew: is_first && settings.resume == ResumeFrom::Never,
-            must_exist: !is_first && self.is_loss_dear(),
+            last: self.checkpoints.last.map(|last| LastCheckpoint {
+                step: last.step,
+                directory: self.last_directory(settings).to_owned(),
+                must_exist: self.is_loss_dear(),
+            }),
             name: self.config.run_id.clone(),
         })
+    }
+
+    /// The directory of checkpoints that the last one is in.
+    fn last_directory<'a>(&'a self, settings: &'a CheckpointSettings) -> &'a str {
+        self.checkpoints.directory().unwrap_or(&settings.directory)
     }
 
     /// A generation trains: saves begin.
@@ -198,15 +223,34 @@ impl DriverCore {
         let found = self.checkpoints.load.take().and_then(|load| load.found);
         if let Some(step) = found.filter(|step| self.checkpoints.last_step() < Some(*step)) {
             // A former driver has ended before it could record this save, or another job has made it.
-            self.keep_checkpoint(CheckpointImage { generation: self.round.generation(), step });
+            self.keep_found_checkpoint(CheckpointImage {
+                generation: self.round.generation(),
+                step,
+            });
         }
         self.go_on_saving(now);
     }
 
+    /// Remembers a checkpoint that the members were not told to take: it is the one of the operator's choice, or lies in the
+    /// job's directory.
+    fn keep_found_checkpoint(&mut self, checkpoint: CheckpointImage) {
+        let Some(settings) = &self.config.checkpoint else { return };
+        let chosen = match &settings.resume {
+            ResumeFrom::Exactly(of_step) if self.checkpoints.last.is_none() => Path::new(of_step)
+                .parent()
+                .map(|directory| directory.to_string_lossy().into_owned()),
+            _ => None,
+        };
+        let directory = chosen.unwrap_or_else(|| settings.directory.clone());
+        self.keep_checkpoint(checkpoint, directory);
+    }
+
     /// Remembers the last checkpoint that is whole, also for the next driver.
-    fn keep_checkpoint(&mut self, checkpoint: CheckpointImage) {
+    fn keep_checkpoint(&mut self, checkpoint: CheckpointImage, directory: String) {
         self.checkpoints.last = Some(checkpoint);
-        self.record(&JournalRecord::CheckpointSaved { checkpoint });
+        self.checkpoints.directory = Some(directory.clone());
+        self.state.reached(checkpoint.step);
+        self.record(&JournalRecord::CheckpointKept { checkpoint, directory });
     }
 
     /// Sets the timer of the next save, since a generation trains, or trains on. The timer may have passed while training was
@@ -253,7 +297,8 @@ impl DriverCore {
         self.order_save(now, Step(step));
     }
 
-    /// Interval between saves: that of the job's settings, or a short one while all members are about to leave.
+    /// Interval between saves: that of the job's settings, or a short one while members are about to leave without which no
+    /// generation can go on.
     fn checkpoint_every(&self) -> Option<CheckpointEvery> {
         let every = self.config.checkpoint.as_ref()?.every;
         Some(match self.checkpoints.is_hurried {
@@ -287,23 +332,6 @@ impl DriverCore {
         steps.max().unwrap_or_default()
     }
 
-    /// Has saves follow each other from now on if all members are about to leave, since all hosts have been given notice: the
-    /// members take the state with them.
-    pub(crate) fn hurry_checkpoints_of_leavers(&mut self, now: Time) {
-        let Some(current) = self.round.current() else { return };
-        let draining = self.roster.seating().draining();
-        let leaves = |worker: &WorkerId| {
-            let record = self.roster.worker(worker);
-            draining.contains(&worker.host) || record.is_some_and(|it| it.leaving.is_some())
-        };
-        let all_leave = current.alive.iter().all(leaves);
-        let was_hurried = std::mem::replace(&mut self.checkpoints.is_hurried, all_leave);
-        if all_leave && !was_hurried {
-            self.checkpoints.due_at = Some(now);
-            self.save_soon(now);
-        }
-    }
-
     /// Saves the next commit that all members can reach. A step that was ordered and lies far ahead is not saved.
     pub(crate) fn save_soon(&mut self, now: Time) {
         self.checkpoints.lead = self.checkpoints.lead_soon();
@@ -330,7 +358,7 @@ impl DriverCore {
         self.agenda.set(slow_at, Timer::Checkpoint);
         self.tell_all(waiting_for.iter().cloned().collect(), order);
         self.checkpoints.save =
-            Some(Save { stamp, step, began: now, waiting_for, missed: None, sealer, slow_at });
+            Some(Save { stamp, step, began: now, waiting_for, sealer, slow_at });
     }
 
     fn save_order(
@@ -345,6 +373,7 @@ impl DriverCore {
             directory: settings.directory.clone(),
             name: self.config.run_id.clone(),
             bytes_per_s: settings.bytes_per_s,
+            is_by_rank_0: self.checkpoints.is_by_rank_0,
         })
     }
 
@@ -358,6 +387,9 @@ impl DriverCore {
         }
         self.consider_checkpoint(now);
         self.consider_stop(now);
+        if self.checkpoints.leavers.is_some() {
+            self.agenda.ask_review(now);
+        }
     }
 
     /// Tells of the members that a slow save waits for, unless its commit has not been made yet.
@@ -389,19 +421,14 @@ impl DriverCore {
         step: Step,
         report: CheckpointReport,
     ) {
-        let keep = self.config.checkpoint.as_ref().map_or(1, |settings| settings.keep);
+        let Some(CheckpointSettings { keep, directory, .. }) = self.config.checkpoint.clone()
+        else {
+            return;
+        };
         let save = self.checkpoints.save.as_mut();
         let Some(save) = save.filter(|save| (save.stamp, save.step) == (stamp, step)) else {
             return;
         };
-        if save.missed.is_some()
-            && matches!(
-                report,
-                CheckpointReport::PartSaved { .. } | CheckpointReport::Failed { .. }
-            )
-        {
-            return self.save_is_missed_by(now, worker, None);
-        }
         match report {
             CheckpointReport::PartSaved { .. } => {
                 let is_news = save.waiting_for.remove(worker);
@@ -413,14 +440,13 @@ impl DriverCore {
                     self.tell(&sealer, DriverToWorker::SealCheckpoint { stamp, step, keep });
                 }
             }
-            CheckpointReport::Missed { reached } => {
-                self.save_is_missed_by(now, worker, Some(reached));
-            }
+            CheckpointReport::Missed { reached } => self.handle_missed_save(now, reached),
             CheckpointReport::Sealed { bytes, troubles } => {
                 let ms = now.ms_since(save.began);
                 self.checkpoints.save = None;
                 self.checkpoints.trouble = None;
-                self.keep_checkpoint(CheckpointImage { generation: stamp.generation, step });
+                let checkpoint = CheckpointImage { generation: stamp.generation, step };
+                self.keep_checkpoint(checkpoint, directory);
                 self.checkpoints.last_at = Some(now);
                 let is_soon = self.stopping.is_some() || self.checkpoints.is_hurried;
                 let least = if is_soon { self.checkpoints.lead_soon() } else { LEAD_STEPS };
@@ -430,36 +456,56 @@ impl DriverCore {
                     let message = format!("the checkpoint of step {step} is saved; but {trouble}");
                     self.event(EventKind::Warning { message });
                 }
+                self.save_of_leavers_ended(now, true);
                 self.await_next_save(now, step);
             }
-            CheckpointReport::Failed { reason } => {
-                self.checkpoints.save = None;
-                self.tell_of_failed_save(step, format!("{worker}: {reason}"));
-                self.checkpoints.failed = self.saves_by_steps().then_some(step);
-                if self.stopping.is_some() {
-                    return self.finish_stop(now);
+            CheckpointReport::Differ { reason } => {
+                if self.checkpoints.is_by_rank_0 || self.divergence.is_distrusted(worker) {
+                    return self.handle_failed_save(now, worker, step, &reason);
                 }
-                self.await_next_save(now, step);
+                self.checkpoints.is_by_rank_0 = true;
+                let message = format!(
+                    "the members' states differ ({reason}): from now on rank 0 writes each checkpoint alone, with its own content"
+                );
+                self.event(EventKind::Warning { message });
+                self.save_another_step(now, step);
+            }
+            CheckpointReport::Failed { reason } => {
+                self.handle_failed_save(now, worker, step, &reason);
             }
         }
     }
 
-    /// Notes that a member has missed the step that is being saved, or has done its part of such a save. Another step is
-    /// ordered when all have answered; after the end of training at once, since a last save queues behind the part before.
-    fn save_is_missed_by(&mut self, now: Time, worker: &WorkerId, reached: Option<Step>) {
-        let Some(save) = &mut self.checkpoints.save else { return };
-        save.waiting_for.remove(worker);
-        if save.missed.is_none() {
-            self.checkpoints.lead = (self.checkpoints.lead * 2).min(LEAD_STEPS_MAX);
+    fn handle_failed_save(&mut self, now: Time, worker: &WorkerId, step: Step, reason: &str) {
+        self.checkpoints.save = None;
+        self.tell_of_failed_save(step, format!("{worker}: {reason}"));
+        self.checkpoints.failed = self.saves_by_steps().then_some(step);
+        if self.stopping.is_some() {
+            return self.finish_stop(now);
         }
-        save.missed = save.missed.max(reached);
-        let (step, missed) = (save.step, save.missed.unwrap_or_default());
-        self.checkpoints.reached = self.checkpoints.reached.max(missed);
-        if save.waiting_for.is_empty() || self.checkpoints.ends_with.is_some() {
-            self.checkpoints.save = None;
-            self.consider_checkpoint(now);
-            self.last_save_missed(now, step, missed);
+        self.save_of_leavers_ended(now, false);
+        self.await_next_save(now, step);
+    }
+
+    /// Handles a member that had made the commit before the order came. Another step is ordered at once: who writes a part of this
+    /// one gives it up.
+    fn handle_missed_save(&mut self, now: Time, reached: Step) {
+        let Some(save) = self.checkpoints.save.take() else { return };
+        self.checkpoints.lead = (self.checkpoints.lead * 2).min(LEAD_STEPS_MAX);
+        self.checkpoints.reached = self.checkpoints.reached.max(reached);
+        self.consider_checkpoint(now);
+        self.last_save_missed(now, save.step, reached);
+    }
+
+    /// Orders a commit to be saved in the place of one whose parts differ: the nearest, or the same if training has ended with it.
+    fn save_another_step(&mut self, now: Time, step: Step) {
+        self.checkpoints.save = None;
+        if self.checkpoints.ends_with() == Some(step) {
+            return self.order_save(now, step);
         }
+        self.checkpoints.reached = self.checkpoints.reached.max(step);
+        self.save_soon(now);
+        self.last_save_ended(now, step);
     }
 
     /// Reports that a step was not saved, with the reason.
@@ -511,12 +557,12 @@ impl DriverCore {
         }
     }
 
-    /// Handles the root's report of the checkpoint that training begins from.
+    /// Handles the root's report of the checkpoint that training begins from, and whether the last one is gone.
     pub(crate) fn handle_resumed(
         &mut self,
         now: Time,
         stamp: Stamp,
-        step: Option<Step>,
+        (step, is_gone): (Option<Step>, bool),
         notes: Vec<String>,
     ) {
         if self.round.stamp() != Some(stamp) {
@@ -531,43 +577,68 @@ impl DriverCore {
             load.found = step;
         }
         // A job that ends for want of a checkpoint does not begin from the start.
-        if missing.is_none() || !self.ends_without_checkpoint(step) {
+        if missing.is_none() || !self.ends_without_checkpoint(is_gone) {
             self.event(EventKind::CheckpointLoaded { step: step.map(|step| step.0), notes });
         }
         if let Some(saved) = missing {
-            self.handle_missing_checkpoint(now, saved, step);
+            self.handle_missing_checkpoint(now, saved, (step, is_gone));
         }
     }
 
-    /// Whether the job ends for a checkpoint that it has saved and that is gone, with this one `found` in its place.
-    fn ends_without_checkpoint(&self, found: Option<Step>) -> bool {
-        found.is_none() && self.is_loss_dear()
+    /// Whether the job ends for want of its last checkpoint: if that is gone, an earlier one is no substitute. One that is
+    /// damaged is passed over.
+    fn ends_without_checkpoint(&self, is_gone: bool) -> bool {
+        is_gone && self.is_loss_dear()
     }
 
     /// Handles a root that has not found the checkpoint that this job saved last: its folder may not be mounted. The steps
     /// since the one that it begins from are lost, too.
-    fn handle_missing_checkpoint(&mut self, now: Time, saved: Step, found: Option<Step>) {
+    fn handle_missing_checkpoint(
+        &mut self,
+        now: Time,
+        saved: Step,
+        (found, is_gone): (Option<Step>, bool),
+    ) {
         let Some(settings) = &self.config.checkpoint else { return };
+        let state = match is_gone {
+            true => format!("not in {}", self.last_directory(settings)),
+            false => "damaged".to_owned(),
+        };
         let what = format!(
-            "the checkpoint of step {saved}, which this job has saved or loaded, is not in {}",
-            settings.directory
+            "the checkpoint of step {saved}, which this job has saved or loaded, is {state}"
         );
+        let directory = settings.directory.clone();
         self.lose_further_steps(now, saved.0.saturating_sub(found.unwrap_or_default().0));
-        if self.ends_without_checkpoint(found) {
-            let hint = "is that folder mounted on every host? --on-total-loss restart begins again from the start";
-            return self.fail(now, &what, Some(hint));
+        if self.ends_without_checkpoint(is_gone) {
+            let goes_on = match found {
+                Some(step) => format!("trains on from step {step}"),
+                None => "begins again from the start".to_owned(),
+            };
+            let hint =
+                format!("is that folder mounted on every host? --on-total-loss restart {goes_on}");
+            return self.fail(now, &what, Some(&hint));
         }
         let begins_at = found.unwrap_or_default();
         let message = format!("{what}: training begins again at step {begins_at}");
         self.event(EventKind::Warning { message });
-        // Its loss is told and counted only once.
-        self.checkpoints.last = None;
-        self.record(&JournalRecord::CheckpointGone);
-        if found.is_none() {
-            self.state.forget();
-            self.state.reached(begins_at);
-            self.record_state(now);
+        let generation = self.round.generation();
+        if let Some(loss) = self.state.begins_earlier(generation, begins_at) {
+            self.record(&JournalRecord::StateLost { loss });
         }
+        // Its loss is told and counted only once. An earlier one takes its place in the order of commits.
+        match (found, self.checkpoints.last) {
+            (Some(step), Some(CheckpointImage { generation, .. })) => {
+                self.keep_checkpoint(CheckpointImage { generation, step }, directory);
+                self.state.go_back_to(step);
+            }
+            _ => {
+                (self.checkpoints.last, self.checkpoints.directory) = (None, None);
+                self.record(&JournalRecord::CheckpointGone);
+                self.state.forget();
+                self.state.reached(begins_at);
+            }
+        }
+        self.record_state(now);
     }
 
     /// Ends the job, since the root can load no checkpoint. Another root would read the same files, and no host is at fault.

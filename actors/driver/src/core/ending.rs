@@ -17,6 +17,17 @@ use super::table::{PeerLink, Stance};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
+/// How a member of the last generation is lost when the others have finished.
+#[derive(Debug)]
+pub(crate) enum LateLoss {
+    /// Its process failed after its training function had returned.
+    Failed(ExitStatus),
+    /// Its process failed before that, and no other member was left to go on without it.
+    Unfinished(ExitStatus),
+    /// The end of its process will not be known.
+    Gone(String),
+}
+
 /// The signal that gives the exit code of a job that a client ended.
 const SIGINT: i32 = 2;
 
@@ -107,10 +118,58 @@ impl DriverCore {
             .filter(|record| record.stance == Stance::Finished)
             .count();
         let generation = self.round.generation();
-        let reason =
-            format!("{} finished in generation {generation}", counted(finished as u64, "worker"));
+        let members = self.round.current().map_or(0, |current| current.assignment.world_size());
+        let reason = if finished < members as usize && !self.is_by_restart() {
+            format!("{finished} of {members} workers finished in generation {generation}")
+        } else {
+            let finished = counted(finished as u64, "worker");
+            format!("{finished} finished in generation {generation}")
+        };
         let result = self.result(JobOutcome::Succeeded, 0, reason, None);
         self.end(now, result);
+        self.judge_unfinished();
+    }
+
+    /// Fails a job that has finished without a member that failed or whose host is lost. The others may have finished
+    /// before or after that was known: the result is the same (G-10). A member whose process has yet to end is told of.
+    fn judge_unfinished(&mut self) {
+        if let Some(failure) = self.round.member_failure().cloned() {
+            return self.fail_late(failure, "failed before training had finished");
+        }
+        let current = self.round.current();
+        let members: Vec<WorkerId> = current
+            .into_iter()
+            .flat_map(|current| current.assignment.members())
+            .map(|member| member.worker)
+            .collect();
+        for worker in members {
+            let stance = self.roster.worker(&worker).map(|record| record.stance);
+            if !matches!(stance, Some(Stance::Lost | Stance::Dying)) {
+                continue;
+            }
+            if self.roster.agent_of(&worker).is_none() {
+                self.note_gone_at_end(&worker, "its host was lost");
+                continue;
+            }
+            let message = format!(
+                "{worker} was lost before it had finished, and all others have: the end of its process decides"
+            );
+            self.event(EventKind::Warning { message });
+        }
+    }
+
+    /// Whether the job ends after its training has finished.
+    pub(crate) const fn ends_after_training(&self) -> bool {
+        matches!(self.round.phase(), RoundPhase::Ending { has_trained: true, .. })
+    }
+
+    /// Fails a job that has finished for a member whose process was still there, and is out of reach for good.
+    pub(crate) fn note_gone_at_end(&mut self, worker: &WorkerId, why: &str) {
+        let is_member = self.round.rank_of(worker).is_some();
+        let stance = self.roster.worker(worker).map(|record| record.stance);
+        if is_member && stance.is_some_and(|stance| stance != Stance::Leaving) {
+            self.handle_late_failure(worker, LateLoss::Gone(why.to_owned()));
+        }
     }
 
     pub(crate) fn fail(&mut self, now: Time, reason: &str, hint: Option<&str>) {
@@ -211,7 +270,9 @@ impl DriverCore {
     pub(crate) fn end_again(&mut self, now: Time, result: JobResult) {
         let window = self.config.deadlines.elastic;
         let deadline = now + window;
-        self.enter_phase(now, RoundPhase::Ending { result, deadline, agents_told: false });
+        let has_trained = result.outcome == JobOutcome::Succeeded;
+        let phase = RoundPhase::Ending { result, deadline, agents_told: false, has_trained };
+        self.enter_phase(now, phase);
     }
 
     pub(crate) fn end(&mut self, now: Time, result: JobResult) {
@@ -221,9 +282,11 @@ impl DriverCore {
         self.tell_first_steps();
         self.tell_step_shares(now);
         self.event(EventKind::JobEnded { result: result.clone() });
-        let deadline = now + self.ending_time(&result, false);
         let succeeded = result.outcome == JobOutcome::Succeeded;
-        self.enter_phase(now, RoundPhase::Ending { result, deadline, agents_told: false });
+        let deadline = now + self.ending_time(succeeded);
+        let has_trained = succeeded;
+        let phase = RoundPhase::Ending { result, deadline, agents_told: false, has_trained };
+        self.enter_phase(now, phase);
         self.agenda.set(now + STORED_WITHIN, Timer::Unstored);
         self.forget_the_done();
         if !succeeded || !self.begin_last_save(now) {
@@ -233,9 +296,8 @@ impl DriverCore {
 
     /// Tells the workers that the job has ended. They end by themselves then.
     pub(crate) fn dismiss_workers(&mut self, now: Time) {
-        let RoundPhase::Ending { result, .. } = self.round.phase() else { return };
-        let result = result.clone();
-        let succeeded = result.outcome == JobOutcome::Succeeded;
+        let Some(result) = self.result_for_workers() else { return };
+        let has_trained = self.ends_after_training();
         let workers: Vec<(WorkerId, Stance, PeerLink)> = self
             .roster
             .workers()
@@ -245,7 +307,7 @@ impl DriverCore {
         let in_reach = in_reach.map(|(worker, _, _)| worker.clone()).collect();
         self.tell_all(in_reach, DriverToWorker::Finished { result });
         for (worker, stance, link) in workers {
-            if link == PeerLink::Down && succeeded && stance == Stance::Starting {
+            if link == PeerLink::Down && has_trained && stance == Stance::Starting {
                 self.stop_process(now, &worker, self.grace_ms(), "the job is over");
             }
         }
@@ -253,7 +315,7 @@ impl DriverCore {
             let message = DriverToAgent::Refused { reason: "the job is over".to_owned() };
             self.output(DriverOutput::ToAgent { to: host.node, message });
         }
-        if succeeded {
+        if has_trained {
             let deadline = now + self.config.deadlines.elastic;
             self.round.restart_deadline(deadline, &mut self.agenda);
             self.agenda.set(now + SLOW_END_AFTER, Timer::SlowEnd);
@@ -261,6 +323,19 @@ impl DriverCore {
             self.tell_agents(now);
         }
         self.continue_ending(now);
+    }
+
+    /// The result of a job that ends, as its workers are told it: those that have trained to the end go on with what follows
+    /// the training, also if another one fails meanwhile.
+    pub(crate) fn result_for_workers(&self) -> Option<JobResult> {
+        let RoundPhase::Ending { result, has_trained, .. } = self.round.phase() else {
+            return None;
+        };
+        if *has_trained && result.outcome == JobOutcome::Failed {
+            let reason = format!("training has finished in generation {}", result.generation);
+            return Some(self.result(JobOutcome::Succeeded, 0, reason, None));
+        }
+        Some(result.clone())
     }
 
     /// Warns of processes that are still there some time after the training has finished.
@@ -272,7 +347,9 @@ impl DriverCore {
 
     /// The processes that a finished job waits for, and the rest of the wait, in words.
     pub(crate) fn awaited_ends(&self, now: Time) -> Option<String> {
-        let RoundPhase::Ending { result, deadline, agents_told: false } = self.round.phase() else {
+        let RoundPhase::Ending { deadline, agents_told: false, has_trained: true, .. } =
+            self.round.phase()
+        else {
             return None;
         };
         let awaited: Vec<String> = self
@@ -281,7 +358,7 @@ impl DriverCore {
             .filter(|worker| self.roster.agent_of(worker).is_some())
             .map(ToString::to_string)
             .collect();
-        if result.outcome != JobOutcome::Succeeded || awaited.is_empty() {
+        if awaited.is_empty() {
             return None;
         }
         if let Some(save) = self.awaited_last_save() {
@@ -299,12 +376,9 @@ impl DriverCore {
         self.config.deadlines.grace * 2 + self.config.deadlines.lost
     }
 
-    /// Time of the end's next step. Workers that succeeded may still have data to write: they are waited for.
-    pub(crate) fn ending_time(&self, result: &JobResult, agents_told: bool) -> Duration {
-        match result.outcome {
-            JobOutcome::Succeeded if !agents_told => self.config.deadlines.elastic,
-            _ => self.leaving_time(),
-        }
+    /// Time of the end's next step. Workers that have trained to the end may still have data to write: they are waited for.
+    pub(crate) fn ending_time(&self, waits_for_workers: bool) -> Duration {
+        if waits_for_workers { self.config.deadlines.elastic } else { self.leaving_time() }
     }
 
     fn tell_agents(&mut self, now: Time) {
@@ -324,12 +398,13 @@ impl DriverCore {
         if !is_ending || self.takeover.is_some() || self.awaits_last_save(now) {
             return;
         }
-        let RoundPhase::Ending { result, agents_told, .. } = self.round.phase() else { return };
+        let RoundPhase::Ending { agents_told, has_trained, .. } = self.round.phase() else {
+            return;
+        };
         if !agents_told {
-            let waits_for_workers = result.outcome == JobOutcome::Succeeded;
             let still_there =
                 self.roster.worker_ids().any(|worker| self.roster.agent_of(worker).is_some());
-            if still_there && waits_for_workers {
+            if still_there && *has_trained {
                 return;
             }
             self.tell_agents(now);
@@ -339,23 +414,35 @@ impl DriverCore {
         }
     }
 
-    /// Turns the result into a failure, since a process failed after the training had succeeded (G-10).
-    pub(crate) fn handle_late_failure(&mut self, worker: &WorkerId, status: ExitStatus) {
+    /// Turns the result into a failure, since a member was lost after the training had succeeded (G-10). The others may
+    /// still have data to write: they end by themselves.
+    pub(crate) fn handle_late_failure(&mut self, worker: &WorkerId, loss: LateLoss) {
+        let (status, message, how) = match loss {
+            LateLoss::Failed(status) => {
+                (Some(status), String::new(), "failed after training had finished")
+            }
+            LateLoss::Unfinished(status) => {
+                (Some(status), String::new(), "failed before training had finished")
+            }
+            LateLoss::Gone(why) => (None, why, "was lost before its process had ended"),
+        };
+        let worker = worker.clone();
+        self.fail_late(WorkerFailure { worker, rank: None, status, message }, how);
+    }
+
+    fn fail_late(&mut self, failure: WorkerFailure, how: &str) {
         let Some(result) = self.round.result_mut() else { return };
         if result.outcome != JobOutcome::Succeeded {
             return;
         }
         result.outcome = JobOutcome::Failed;
         result.code = 1;
-        result.reason = format!("{worker} failed after training had finished: {status}");
-        result.first_failure = Some(WorkerFailure {
-            worker: worker.clone(),
-            rank: None,
-            status: Some(status),
-            message: String::new(),
-        });
+        let why = failure.status.map_or_else(|| failure.message.clone(), |it| it.to_string());
+        result.reason = format!("{} {how}: {why}", failure.worker);
+        result.first_failure = Some(failure);
         let result = result.clone();
-        self.record(&JournalRecord::Ended { result });
+        self.record(&JournalRecord::Ended { result: result.clone() });
+        self.event(EventKind::Warning { message: result.reason });
     }
 
     pub(crate) fn handle_ending_deadline(&mut self, now: Time) {
@@ -376,7 +463,21 @@ impl DriverCore {
             let late: Vec<String> = self.roster.worker_ids().map(ToString::to_string).collect();
             let message = format!("these workers did not end by themselves: {}", late.join(", "));
             self.event(EventKind::Warning { message });
+            self.fail_for_the_unfinished();
             self.tell_agents(now);
+        }
+    }
+
+    /// Fails a job that has finished for members that had not, and whose processes do not end either.
+    fn fail_for_the_unfinished(&mut self) {
+        let unfinished: Vec<WorkerId> = self
+            .roster
+            .workers()
+            .filter(|(_, record)| matches!(record.stance, Stance::Lost | Stance::Dying))
+            .map(|(worker, _)| worker.clone())
+            .collect();
+        for worker in unfinished {
+            self.note_gone_at_end(&worker, "it did not end in time");
         }
     }
 

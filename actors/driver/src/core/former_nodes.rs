@@ -36,9 +36,15 @@ impl Takeover {
     /// Notes that an agent is back, without these workers. Their reports are waited for.
     pub(crate) fn agent_is_back(&mut self, host: &HostName, vanished: &[WorkerId]) {
         self.hosts.remove(host);
-        if !vanished.is_empty() {
-            self.vanished.insert(host.clone(), vanished.to_vec());
-        }
+        match vanished {
+            [] => self.vanished.remove(host),
+            _ => self.vanished.insert(host.clone(), vanished.to_vec()),
+        };
+    }
+
+    /// Workers that the agent of a host does not have any more, and whose reports are waited for.
+    pub(crate) fn vanished_from(&self, host: &HostName) -> &[WorkerId] {
+        self.vanished.get(host).map_or(&[], Vec::as_slice)
     }
 
     /// Ends the wait for reports on a host's vanished workers.

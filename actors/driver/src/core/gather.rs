@@ -3,10 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use elastic_host_manager::HostState;
 use elastic_protocol::messages::{DriverToWorker, Formation, FormationTable, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Assignment, CommitId, ResetCause, Stamp, Step, Time, WorkerId, counted};
+use elastic_protocol::{
+    Assignment, CommitId, HostName, ResetCause, Stamp, Step, Time, WorkerId, counted,
+};
 
 use elastic_registry::MemberVotes;
 
@@ -20,6 +24,9 @@ use super::table::{PeerLink, Stance, WorkerRecord};
 use super::timers::Timer;
 use crate::journal::JournalRecord;
 
+/// Most hosts with fewer slots than listed that the status names.
+const SHORT_HOSTS_SHOWN_MAX: usize = 8;
+
 impl DriverCore {
     /// Forms a generation if enough workers are ready and no other is worth waiting for.
     pub(crate) fn try_form(&mut self, now: Time) {
@@ -31,8 +38,16 @@ impl DriverCore {
         let changed_at = gather.changed_at;
         self.roster.refresh_seating(now, &self.round);
         let needed = self.workers_needed() as usize;
-        if self.roster.seating().ready_for(needed).len() < needed {
+        let mut members: Vec<WorkerId> = self.roster.seating().ready_for(needed);
+        let leavers = self.leavers_to_go_on_with(now, needed);
+        if members.len() + leavers.len() < needed {
             return;
+        }
+        let of_leavers = leavers.iter().map(|leaver| self.roster.commit_order_of(leaver)).max();
+        let inside = self.roster.seating().best_ready_commit().max(of_leavers.flatten());
+        if !leavers.is_empty() {
+            members.extend(leavers);
+            self.roster.seating().sort_by_age(&mut members);
         }
         if self.is_last_call_open(now, needed) {
             let last_call = changed_at + self.config.deadlines.last_call;
@@ -41,11 +56,11 @@ impl DriverCore {
                 return;
             }
         }
-        let invited = self.best_holder_outside();
-        if self.is_holder_coming_back(now, invited.as_ref()) {
+        let invited = self.best_holder_outside(inside);
+        let best_invited = invited.as_ref().and_then(|worker| self.roster.commit_order_of(worker));
+        if self.is_holder_coming_back(now, inside.max(best_invited)) {
             return;
         }
-        let mut members: Vec<WorkerId> = self.roster.seating().ready_for(needed);
         if members.len() > needed && is_planted(Bug::ReadyLeftOut) {
             members.pop();
         }
@@ -59,15 +74,11 @@ impl DriverCore {
         }
     }
 
-    /// Whether a worker that is out of reach, or just back, holds a later commit than all ready ones. It is waited
+    /// Whether a worker that is out of reach, or just back, holds a later commit than all that would take part. It is waited
     /// for until it is at rest, or must have ended for want of a driver (`orphan`). So no commit is rolled back while
     /// a holder lives (G-5). If only its agent is out of reach, the wait has no such end.
-    fn is_holder_coming_back(&mut self, now: Time, invited: Option<&WorkerId>) -> bool {
-        let best_outside = invited.and_then(|worker| self.roster.commit_order_of(worker));
-        let best_inside = self.roster.seating().best_ready_commit().max(best_outside);
-        let deadlines = &self.config.deadlines;
-        let alone = deadlines.orphan.max(deadlines.orphan_training.unwrap_or_default());
-        let patience = alone + deadlines.grace + deadlines.lost * 2;
+    fn is_holder_coming_back(&mut self, now: Time, best_inside: CommitOrder) -> bool {
+        let patience = self.ended_alone_within();
         let is_back =
             |record: &WorkerRecord| matches!(record.stance, Stance::Starting | Stance::Attached);
         let until = |record: &WorkerRecord| match record.standing() {
@@ -98,6 +109,13 @@ impl DriverCore {
         true
     }
 
+    /// Time after which a worker that is out of reach must have ended for want of a driver.
+    pub(crate) fn ended_alone_within(&self) -> Duration {
+        let deadlines = &self.config.deadlines;
+        let alone = deadlines.orphan.max(deadlines.orphan_training.unwrap_or_default());
+        alone + deadlines.grace + deadlines.lost * 2
+    }
+
     /// Order of the commit that an absent worker holds at least. A worker that was told to begin the generation
     /// formed last may hold any commit of it. But no commit is acknowledged without all members. If one member is
     /// ready, a commit of that generation counts only if the ready member holds it. Else the commit counts from which
@@ -126,15 +144,14 @@ impl DriverCore {
         more_are_coming || more_hosts_may_join || self.is_room_coming(now)
     }
 
-    /// The holder of the highest commit, if only workers hold it whose slots are not wanted any more. It takes part
-    /// once more so that the others can take the commit over (G-5, G-8).
-    fn best_holder_outside(&self) -> Option<WorkerId> {
+    /// The holder of the highest commit, if only workers hold it whose slots are not wanted any more, and that commit is later
+    /// than those inside. It takes part once more so that the others can take the commit over (G-5, G-8).
+    fn best_holder_outside(&self, inside: CommitOrder) -> Option<WorkerId> {
         let is_eligible =
             |worker: &&WorkerId| self.roster.worker(worker).is_some_and(WorkerRecord::is_eligible);
         let outside = self.roster.seating().unwanted().iter().filter(is_eligible);
         let best = outside.max_by_key(|worker| self.roster.commit_order_of(worker))?;
-        (self.roster.commit_order_of(best) > self.roster.seating().best_ready_commit())
-            .then(|| best.clone())
+        (self.roster.commit_order_of(best) > inside).then(|| best.clone())
     }
 
     /// Adds an invited worker to the members: among those of its host if there are any, else first. At least one
@@ -476,10 +493,33 @@ impl DriverCore {
         self.fail(now, &reason, Some(hint));
     }
 
-    /// Workers that could be in a generation now.
+    /// Workers that could be in a generation now: those whose slots are on the list.
     pub(crate) fn workers_there(&self) -> impl Iterator<Item = &WorkerId> {
         let eligible = self.roster.workers().filter(|(_, record)| record.is_eligible());
-        eligible.map(|(worker, _)| worker)
+        eligible.map(|(worker, _)| worker).filter(|worker| {
+            let listing = self.roster.seating().listing(&worker.host);
+            listing.is_some_and(|listing| worker.slot < listing.slots_of_list)
+        })
+    }
+
+    /// Hosts that are there with fewer slots than the list says: the host, its slots, and those of the list.
+    fn hosts_short_of_slots(&self) -> impl Iterator<Item = (&HostName, u32, u32)> {
+        let listed = self.roster.hosts().iter().filter(|entry| entry.state == HostState::Listed);
+        listed.filter_map(|entry| {
+            let agent = self.roster.agent(&entry.name).filter(|agent| agent.is_available())?;
+            (agent.slots < entry.slots).then_some((&entry.name, agent.slots, entry.slots))
+        })
+    }
+
+    /// Hosts that are there with fewer slots than the list says, in words for the status.
+    pub(crate) fn short_hosts_in_words(&self) -> impl Iterator<Item = String> {
+        self.hosts_short_of_slots().take(SHORT_HOSTS_SHOWN_MAX).map(|(host, slots, listed)| {
+            let has = counted(slots, "slot");
+            let are = if listed == 1 { "is" } else { "are" };
+            format!(
+                "host {host} has {has}, and {listed} {are} listed: start its agent with --slots {listed}, or list {slots}"
+            )
+        })
     }
 
     /// Workers, slots and hosts that are missing for a generation, in words.
@@ -503,14 +543,23 @@ impl DriverCore {
                 let why =
                     if is_refused { "its library is of another release" } else { "in back-off" };
                 missing.push(format!("{host}[{number}] ({why})"));
+            } else if slot.worker.is_none() && slot.closed_under.is_some() {
+                let (host, number) = slot_id;
+                let why =
+                    "its worker was told to leave; empty until the host's agent is started again";
+                missing.push(format!("{host}[{number}] ({why})"));
             }
+        }
+        for (host, slots, listed) in self.hosts_short_of_slots() {
+            let has = counted(slots, "slot");
+            missing.push(format!("host {host} (has {has} of {listed})"));
         }
         for entry in self.roster.hosts() {
             match (&entry.state, self.roster.agent(&entry.name)) {
-                (elastic_host_manager::HostState::Blacklisted { .. }, _) => {
+                (HostState::Blacklisted { .. }, _) => {
                     missing.push(format!("host {} (blacklisted)", entry.name));
                 }
-                (elastic_host_manager::HostState::Drained, _) => {
+                (HostState::Drained, _) => {
                     missing.push(format!("host {} (drained)", entry.name));
                 }
                 (_, None) => missing.push(format!("host {} (no agent)", entry.name)),
@@ -561,7 +610,7 @@ fn sync_plan(
     (plan, best.1)
 }
 
-fn list(items: impl Iterator<Item = String>) -> String {
+pub(super) fn list(items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
     if items.is_empty() { "nobody".to_owned() } else { items.join(", ") }
 }

@@ -71,6 +71,10 @@ impl DriverCore {
         }
         let is_by_restart = self.is_by_restart();
         let since = self.round.change_is_pending(now);
+        let staying = self.round.alive().count() - change.removed.len() + change.added.len();
+        if !self.members_begin_anew() && self.leavers_train_on(now, staying) {
+            return;
+        }
         // Workers that are to be replaced train on while their replacements start.
         let are_replaced = change.added.is_empty()
             && change.removed.iter().all(|worker| self.roster.is_at_rest(worker));

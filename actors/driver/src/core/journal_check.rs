@@ -25,7 +25,10 @@ impl DriverCore {
         {
             return differ("the last number, or whether the program attaches".to_owned());
         }
-        if self.checkpoints.last() != image.checkpoint || self.state.loss() != image.loss.as_ref() {
+        let kept = (self.checkpoints.last(), self.checkpoints.directory());
+        if kept != (image.checkpoint, image.checkpoint_directory.as_deref())
+            || self.state.loss() != image.loss.as_ref()
+        {
             return differ("the last checkpoint, or the last loss of steps".to_owned());
         }
         self.check_journaled_workers(image).or_else(differ)?;
@@ -68,8 +71,12 @@ impl DriverCore {
 
     fn check_journaled_hosts(&self, image: &Image) -> Result<(), String> {
         let hosts = self.roster.hosts().iter().map(HostImage::of);
+        let unlisted = self.roster.unlisted().iter().map(HostImage::of);
         // A successor has no list before its host manager gives it one.
-        if self.roster.hosts().is_empty() || hosts.eq(image.hosts.iter().cloned()) {
+        if self.roster.hosts().is_empty()
+            || (hosts.eq(image.hosts.iter().cloned())
+                && unlisted.eq(image.unlisted.iter().cloned()))
+        {
             Ok(())
         } else {
             Err("the list of hosts".to_owned())

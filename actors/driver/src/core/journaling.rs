@@ -38,6 +38,21 @@ impl DriverCore {
         }
     }
 
+    /// Number of the last record that was made; 0 without a journal.
+    pub(crate) fn last_record(&self) -> u64 {
+        self.outbox.journaled().map_or(0, |(_, last)| last)
+    }
+
+    /// Whether all records up to a number are stored, or none is waited for: without a journal, or at the end of the job.
+    pub(crate) fn is_recorded(&self, record: u64) -> bool {
+        self.outbox.is_stored(record)
+    }
+
+    /// Reason why nothing can be stored at present.
+    pub(crate) fn journal_trouble(&self) -> Option<&str> {
+        self.outbox.trouble()
+    }
+
     /// Enters a phase. All outputs so far count as its orders.
     pub(crate) fn enter_phase(&mut self, now: Time, phase: RoundPhase) {
         self.round.enter(now, phase, self.outbox.waited_for(), &mut self.agenda);
@@ -71,8 +86,8 @@ impl DriverCore {
             | RoundPhase::Sync { .. }
             | RoundPhase::Pausing { .. }
             | RoundPhase::Stopping { .. } => self.config.deadlines.elastic,
-            RoundPhase::Ending { result, agents_told, .. } => {
-                self.ending_time(result, *agents_told)
+            RoundPhase::Ending { agents_told, has_trained, .. } => {
+                self.ending_time(*has_trained && !*agents_told)
             }
             RoundPhase::Run | RoundPhase::Failing { .. } | RoundPhase::Ended { .. } => return,
         };
@@ -125,8 +140,12 @@ impl DriverCore {
         if !self.outbox.keeps_records() {
             return;
         }
-        let hosts = self.roster.hosts().iter().map(HostImage::of);
-        let record = JournalRecord::Hosts { hosts: hosts.collect() };
+        let hosts = self.roster.hosts().iter().map(HostImage::of).collect();
+        let unlisted: Vec<_> = self.roster.unlisted().iter().map(HostImage::of).collect();
+        let record = match unlisted.is_empty() {
+            true => JournalRecord::Hosts { hosts },
+            false => JournalRecord::HostsAndUnlisted { hosts, unlisted },
+        };
         self.record(&record);
     }
 

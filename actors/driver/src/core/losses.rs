@@ -9,11 +9,13 @@ use elastic_protocol::{ExitStatus, ResetCause, Time, WorkerFailure, WorkerId};
 use elastic_registry::{BudgetSpent, GenerationVerdict, Incident, RestartBudget};
 
 use super::DriverCore;
+use super::ending::LateLoss;
 use super::event::{EventKind, ResetWay};
 use super::output::DriverOutput;
 use super::phase::{Gather, RoundPhase};
 use super::table::{Stance, WorkerRecord};
 use super::timers::Timer;
+use super::untrained_ends::MISSING;
 
 /// End of a process, as its agent saw it.
 #[derive(Debug)]
@@ -157,15 +159,24 @@ impl DriverCore {
         let was_known_dead = stance == Stance::Dying;
         self.round.note_exit(worker, status);
         let was_lost = stance == Stance::Lost;
-        let has_failed_lost = was_lost && self.has_failed_by_itself(now, record, exit);
-        let was_leaving = record.leaving.is_some();
         let is_over = self.round.phase().is_over();
+        // No generation went on without a member of the last one: the others had finished.
+        let is_unfinished = self.ends_after_training()
+            && (was_lost || was_known_dead)
+            && self.round.rank_of(worker).is_some();
+        let has_failed_lost = was_lost
+            && (self.has_failed_by_itself(now, record, exit)
+                || is_unfinished && !status.is_success());
+        let was_leaving = record.leaving.is_some();
+        let is_untrained_end = self.is_untrained_end(record, exit);
+        let is_missing = record.is_before_arrival && status.is_success();
         let is_stopped_by_another = self.is_stopped_by_another(*stopped_by);
         if is_stopped_by_another {
             self.open_slot_of(worker);
         }
         let is_done = self.handle_process_done(worker, status, library);
         let expected = is_done
+            || is_untrained_end
             || is_stopped_by_another
             || stance == Stance::Leaving
             || (was_lost && !has_failed_lost)
@@ -183,14 +194,20 @@ impl DriverCore {
         }
         if is_over {
             self.forget_worker(worker);
-            // A loss that was known before the end has had its consequences: the others went on without it.
-            if !expected && !was_known_dead && !was_lost {
-                self.handle_late_failure(worker, status);
+            // A loss that was known before the last generation was formed has had its consequences: the others went on
+            // without it.
+            if !expected && is_unfinished {
+                self.handle_late_failure(worker, LateLoss::Unfinished(status));
+            } else if !expected && !was_known_dead && !was_lost {
+                self.handle_late_failure(worker, LateLoss::Failed(status));
             }
             return self.continue_ending(now);
         }
         if is_done {
             return;
+        }
+        if !expected {
+            self.note_member_failure(worker, Some(status), "");
         }
         let was_member = self.round.is_member(worker);
         if was_member && !expected {
@@ -207,12 +224,15 @@ impl DriverCore {
             self.lose_failed_member(now, worker, failure, &cause, now);
         }
         self.forget_worker(worker);
-        if let Some(release) = library.refused_release().filter(|_| !expected) {
+        if is_untrained_end {
+            self.note_untrained_end(now, worker);
+        } else if let Some(release) = library.refused_release().filter(|_| !expected) {
             self.handle_other_release(now, worker, release);
         } else if !expected && !self.round.phase().is_over() {
             // A death was noted when it was known; a generation may have trained since.
             if !was_known_dead {
-                self.note_failure(worker, Some(status), "");
+                let (status, words) = if is_missing { (None, MISSING) } else { (Some(status), "") };
+                self.note_failure(worker, status, words);
             }
             self.handle_unexpected_exit(now, worker, status);
         }
@@ -278,8 +298,21 @@ impl DriverCore {
         message: &str,
     ) {
         let rank = self.round.rank_of(worker);
+        self.note_member_failure(worker, status, message);
         let (worker, message) = (worker.clone(), shorten(message));
         self.first_cause.note(WorkerFailure { worker, rank, status, message });
+    }
+
+    /// Remembers the first failure of a member of the generation formed last. The others may have finished.
+    fn note_member_failure(
+        &mut self,
+        worker: &WorkerId,
+        status: Option<ExitStatus>,
+        message: &str,
+    ) {
+        let rank = self.round.rank_of(worker);
+        let (worker, message) = (worker.clone(), shorten(message));
+        self.round.note_member_failure(WorkerFailure { worker, rank, status, message });
     }
 
     /// Counts a failure of a slot whose worker did not come in time.

@@ -23,8 +23,11 @@ impl DriverCore {
         if self.round.current().is_none() { np } else { self.min_np() }
     }
 
-    /// Fewest workers to go on with.
+    /// Fewest workers to go on with: as many as the job began with, unless fewer are asked for. A driver that is started again
+    /// with a smaller `--np` asks for that many.
     pub(crate) fn min_np(&self) -> u32 {
-        self.config.min_np.or(self.round.started_with()).or(self.config.np).unwrap_or(1)
+        let (began_with, np) = (self.round.started_with(), self.config.np);
+        let fewest = began_with.map(|began_with| np.map_or(began_with, |np| began_with.min(np)));
+        self.config.min_np.or(fewest).or(np).unwrap_or(1)
     }
 }

@@ -23,12 +23,14 @@ mod fruitless;
 mod gather;
 mod hangs;
 mod health;
+pub(crate) mod held_answers;
 mod inactivity;
 mod input;
 mod interrupt;
 mod journal_check;
 mod journaling;
 mod last_save;
+mod leavers;
 mod links;
 mod losses;
 mod membership;
@@ -64,6 +66,7 @@ mod tell;
 mod tests;
 mod timers;
 mod trained_state;
+mod untrained_ends;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -111,6 +114,7 @@ use self::stragglers::Stragglers;
 use self::table::Stance;
 use self::timers::Timer;
 use self::trained_state::TrainedState;
+use self::untrained_ends::UntrainedEnds;
 use crate::journal::Image;
 
 /// The driver's state machine; one for each job. It routes inputs to its handlers, one file for each topic. The
@@ -166,6 +170,9 @@ pub struct DriverCore {
     reset_rate: ResetRate,
     /// Progress of the training state, and the number of lost steps.
     state: TrainedState,
+    /// Slots whose process has ended without having trained.
+    #[serde(default)]
+    untrained_ends: UntrainedEnds,
     /// Saves of durable checkpoints.
     checkpoints: Checkpoints,
     /// The operator's request to end, while it waits for a checkpoint.
@@ -214,6 +221,7 @@ impl DriverCore {
             pacing: Pacing::default(),
             reset_rate: ResetRate::default(),
             state: TrainedState::default(),
+            untrained_ends: UntrainedEnds::default(),
             checkpoints: Checkpoints::restored(None),
             stopping: None,
             stop_asked: None,
@@ -404,6 +412,7 @@ impl DriverCore {
         };
         let hosts = described(&snapshot.hosts);
         let changed = hosts != described(self.roster.hosts());
+        let unlisted_changed = snapshot.unlisted != self.roster.unlisted();
         for warning in &snapshot.warnings {
             if !self.roster.host_warnings().contains(warning) {
                 self.event(EventKind::Warning { message: warning.clone() });
@@ -413,6 +422,9 @@ impl DriverCore {
         let told = self.changes_of_hosts(now, &snapshot.hosts);
         self.roster.set_hosts(snapshot);
         if !changed {
+            if unlisted_changed {
+                self.record_hosts();
+            }
             return;
         }
         let (needed, min_np) = (self.workers_needed(), self.min_np());

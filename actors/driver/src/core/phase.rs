@@ -58,7 +58,14 @@ pub(crate) enum RoundPhase {
     /// The job has failed; waiting for the last words of the process that is the first cause.
     Failing { because: String, deadline: Time },
     /// The job is over; waiting for processes and agents to leave.
-    Ending { result: JobResult, deadline: Time, agents_told: bool },
+    Ending {
+        result: JobResult,
+        deadline: Time,
+        agents_told: bool,
+        /// Whether training has finished. Processes end by themselves then, also if another one fails meanwhile.
+        #[serde(default)]
+        has_trained: bool,
+    },
     /// The job is over, and its result has been given out.
     Ended { result: JobResult },
 }

@@ -79,6 +79,10 @@ impl DriverCore {
         }
         self.roster.keep_at_least(self.min_np() as usize);
         self.roster.refresh_seating(now, &self.round);
+        self.consider_untrained_ends(now);
+        if self.round.phase().is_over() {
+            return;
+        }
         self.start_missing(now);
         self.let_go_of_the_unwanted(now);
         self.release_drained_agents();
@@ -94,7 +98,7 @@ impl DriverCore {
     }
 
     fn start_missing(&mut self, now: Time) {
-        let empty = self.roster.seating().empty();
+        let empty = self.slots_to_fill();
         if empty.is_empty() {
             return;
         }
@@ -128,7 +132,8 @@ impl DriverCore {
         let stance = |worker: &WorkerId| Some((worker.clone(), self.roster.worker(worker)?.stance));
         let unwanted: Vec<(WorkerId, Stance)> =
             self.roster.seating().unwanted().iter().filter_map(stance).collect();
-        for (worker, stance) in unwanted {
+        let kept = self.leavers_to_go_on_with(now, self.workers_needed() as usize);
+        for (worker, stance) in unwanted.into_iter().filter(|(it, _)| !kept.contains(it)) {
             match stance {
                 // A worker that was there before may hold a commit that no other holds: it stays.
                 Stance::Starting

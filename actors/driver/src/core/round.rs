@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use elastic_protocol::messages::StatusReport;
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{ExitStatus, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerId};
+use elastic_protocol::{
+    ExitStatus, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerFailure, WorkerId,
+};
 use serde::{Deserialize, Serialize};
 
 use super::agenda::Timetable;
@@ -54,6 +56,9 @@ pub(crate) struct Round {
     /// Exit statuses of members of the last two generations.
     #[serde(with = "crate::recording::readable::pairs")]
     exits: BTreeMap<WorkerId, ExitStatus>,
+    /// First failure of a member of the generation formed last.
+    #[serde(default)]
+    member_failure: Option<WorkerFailure>,
 }
 
 impl Round {
@@ -84,6 +89,7 @@ impl Round {
             past_resets: VecDeque::new(),
             held_report: None,
             exits: BTreeMap::new(),
+            member_failure: None,
         }
     }
 
@@ -245,6 +251,7 @@ impl Round {
             |worker: &WorkerId| before.is_some_and(|table| table.rank_of(worker).is_some());
         self.exits.retain(|worker, _| is_of_before(worker));
         self.current = Some(generation);
+        self.member_failure = None;
     }
 
     /// Goes on with a generation of a former driver.
@@ -368,6 +375,19 @@ impl Round {
         }
     }
 
+    /// Notes a failure of a member of the generation formed last, unless another one came before it.
+    pub(crate) fn note_member_failure(&mut self, failure: WorkerFailure) {
+        let is_of_generation = self.rank_of(&failure.worker).is_some();
+        if is_of_generation && self.member_failure.is_none() {
+            self.member_failure = Some(failure);
+        }
+    }
+
+    /// First failure of a member of the generation formed last.
+    pub(crate) const fn member_failure(&self) -> Option<&WorkerFailure> {
+        self.member_failure.as_ref()
+    }
+
     /// The cause of a verdict, with the exit status if a death is the cause and its status is known by now.
     pub(crate) fn explained(&self, cause: ResetCause) -> ResetCause {
         let ResetCause::WorkerDied { worker } = &cause else { return cause };
@@ -426,7 +446,7 @@ impl Round {
         orders: u64,
         timetable: &mut Timetable,
     ) -> Option<(i32, String)> {
-        let RoundPhase::Ending { result, deadline, agents_told } = &mut self.phase else {
+        let RoundPhase::Ending { result, deadline, agents_told, .. } = &mut self.phase else {
             return None;
         };
         if std::mem::replace(agents_told, true) {

@@ -191,10 +191,16 @@ impl DriverCore {
             false => others == 0 || (others < needed && needed <= listed),
         };
         if is_hopeless {
-            let hint = format!(
-                "install the driver's release for the program: pip install elastic-node=={RELEASE}, or \
-                 elastic-node = \"={RELEASE}\" in its Cargo.toml"
-            );
+            let hint = match is_of_release(&theirs) {
+                true => format!(
+                    "both are {RELEASE}, of different builds: install driver and library from the same build, such as \
+                     the release on PyPI and crates.io, or build both from the same source"
+                ),
+                false => format!(
+                    "install the driver's release for the program: pip install elastic-node=={RELEASE}, or \
+                     elastic-node = \"={RELEASE}\" in its Cargo.toml"
+                ),
+            };
             self.fail(now, &reason, Some(&hint));
         }
     }

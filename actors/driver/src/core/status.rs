@@ -166,6 +166,7 @@ impl DriverCore {
             .chain(self.checkpoints.trouble().map(ToOwned::to_owned))
             .chain(self.slow_load_in_words())
             .chain(self.rests_in_words(now))
+            .chain(self.short_hosts_in_words())
             .collect()
     }
 
@@ -342,7 +343,9 @@ impl DriverCore {
                 Some(format!("to stop at one step: {}", who.join(", ")))
             }
             RoundPhase::Ending { .. } => self.awaited_ends(now),
-            RoundPhase::Run => self.awaited_before_stop(now),
+            RoundPhase::Run => {
+                self.awaited_before_stop(now).or_else(|| self.awaited_before_leaving(now))
+            }
             _ => None,
         }
     }

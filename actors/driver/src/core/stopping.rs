@@ -68,8 +68,8 @@ impl DriverCore {
         self.give_up_stop_save(now, trouble);
     }
 
-    /// The reason why no commit can be saved before the job ends.
-    fn trouble_of_stop_save(&self, now: Time) -> Option<&'static str> {
+    /// The reason why no commit can be saved before the job ends, or before members leave.
+    pub(crate) fn trouble_of_stop_save(&self, now: Time) -> Option<&'static str> {
         match self.round.phase() {
             RoundPhase::Run if self.takeover.is_none() => {}
             RoundPhase::Pausing { .. } | RoundPhase::Stopping { .. } => {

@@ -147,6 +147,9 @@ pub(crate) struct WorkerRecord {
     pub(crate) moved: Option<(Stamp, MovedBytes)>,
     /// Whether the training thread is at rest, as the worker said, and has been given no work since.
     pub(crate) at_rest: bool,
+    /// Whether it has attached to this driver, and has not come to a generation yet.
+    #[serde(default)]
+    pub(crate) is_before_arrival: bool,
     /// Whether a peer said that its link to this worker broke.
     pub(crate) accused: bool,
     /// Reason of the worker's wish to leave; none without such a wish.
@@ -170,6 +173,7 @@ impl WorkerRecord {
             moved: None,
             reported: ReportedValues::default(),
             at_rest: false,
+            is_before_arrival: false,
             accused: false,
             leaving: None,
         }

@@ -242,11 +242,17 @@ impl DriverCore {
         true
     }
 
-    /// Ends the wait for an agent's reports: its vanished workers are lost.
+    /// Ends the wait for an agent's reports: its vanished workers are lost. A worker that is in session is alive: its own agent is
+    /// waited for until the takeover's deadline.
     pub(crate) fn handle_reports_deadline(&mut self, now: Time, host: &HostName) {
-        let takeover = self.takeover.as_mut();
-        let vanished = takeover.map(|takeover| takeover.take_vanished(host));
-        for worker in vanished.into_iter().flatten() {
+        let Some(takeover) = &mut self.takeover else { return };
+        let is_reached = |worker: &WorkerId| {
+            self.roster.worker(worker).is_some_and(|record| record.link == PeerLink::Up)
+        };
+        let vanished = takeover.take_vanished(host);
+        let (alive, ended): (Vec<_>, Vec<_>) = vanished.into_iter().partition(is_reached);
+        takeover.agent_is_back(host, &alive);
+        for worker in ended {
             self.handle_vanished(now, &worker, "its process ended while there was no driver");
         }
         self.agenda.ask_review(now);

@@ -13,7 +13,7 @@ use super::table::SlotId;
 pub(crate) enum Timer {
     /// Deadline of the phase.
     Phase,
-    /// The last call of a gather, or the wait for newcomers to come together.
+    /// The last call of a gather, or the wait for newcomers to come together, or for a worker that is out of reach.
     LastCall,
     /// A worker must have attached, or have come to rest.
     Start(WorkerId),

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use elastic_protocol::{Step, Time};
+use elastic_protocol::{GenerationId, Step, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{Image, JournalRecord, StateLossImage};
@@ -57,9 +57,10 @@ impl TrainedState {
         self.loss.as_ref()
     }
 
-    /// The last loss of committed steps, in words; none if there was none.
+    /// The last loss of committed steps, in words; none if there was none, or the job went on from a checkpoint of the last one.
     pub(crate) fn loss_in_words(&self) -> Option<String> {
-        self.loss.as_ref().map(|loss| {
+        let loss = self.loss.as_ref().filter(|loss| loss.begins_at < loss.committed);
+        loss.map(|loss| {
             let StateLossImage { generation, committed, begins_at } = loss;
             format!(
                 "generation {generation} began again at step {begins_at}, and step {committed} had been committed: \
@@ -101,6 +102,11 @@ impl TrainedState {
     /// Notes that all members hold this step: they were told to begin at it, or have reported it.
     pub(crate) fn reached(&mut self, step: Step) {
         self.committed = self.committed.max(Some(step));
+    }
+
+    /// Notes that the members go back to this step, and that the later ones are counted as lost.
+    pub(crate) const fn go_back_to(&mut self, step: Step) {
+        self.committed = Some(step);
     }
 
     /// Notes that a generation trains.
@@ -159,6 +165,18 @@ impl TrainedState {
         self.loss = Some(loss);
     }
 
+    /// The generation of the last loss begins at an earlier step than was told: its checkpoint is gone. Returns the loss as it is
+    /// now; none if the loss is of another generation.
+    pub(crate) fn begins_earlier(
+        &mut self,
+        generation: GenerationId,
+        step: Step,
+    ) -> Option<StateLossImage> {
+        let loss = self.loss.as_mut().filter(|loss| loss.generation == generation)?;
+        loss.begins_at = step;
+        Some(loss.clone())
+    }
+
     /// Checks that training time is only counted of a state that exists.
     ///
     /// # Errors
@@ -173,8 +191,6 @@ impl TrainedState {
 
 #[cfg(test)]
 mod tests {
-    use elastic_protocol::GenerationId;
-
     use super::*;
 
     #[test]

@@ -73,8 +73,8 @@ impl DriverCore {
             WorkerToDriver::NotResumed { stamp, reason } => {
                 self.handle_not_resumed(now, stamp, &reason);
             }
-            WorkerToDriver::Resumed { stamp, step, notes } => {
-                self.handle_resumed(now, stamp, step, notes);
+            WorkerToDriver::Resumed { stamp, step, notes, is_gone } => {
+                self.handle_resumed(now, stamp, (step, is_gone), notes);
             }
             WorkerToDriver::Warning { text } => self.handle_worker_warning(&worker, &text),
             WorkerToDriver::Leaving { reason } => self.handle_leaving(now, &worker, reason),
@@ -154,14 +154,12 @@ impl DriverCore {
         if self.retires_as_outdated(worker, attach.stamp.generation) {
             return;
         }
-        match self.round.phase() {
-            RoundPhase::Ending { result, .. } => {
-                let message = DriverToWorker::Finished { result: result.clone() };
-                return self.tell(worker, message);
-            }
-            // The worker is told with all the others when the job ends.
-            RoundPhase::Failing { .. } => return,
-            _ => {}
+        if let Some(result) = self.result_for_workers() {
+            return self.tell(worker, DriverToWorker::Finished { result });
+        }
+        // The worker is told with all the others when the job ends.
+        if matches!(self.round.phase(), RoundPhase::Failing { .. }) {
+            return;
         }
         // Another driver may have started this worker under a number that this one has given out, too; or its process has ended
         // by now.
@@ -299,12 +297,13 @@ impl DriverCore {
     }
 
     /// Evicts a worker to which its own system refused a resource that a communicator needs. No peer is at fault. The
-    /// slot's next process may get the resource.
+    /// slot's next process may get the resource. While the journal stores nothing, the worker is kept: by the time that the
+    /// order could leave, other holders of the commit may be gone.
     fn handle_refused_by_its_system(&mut self, now: Time, worker: WorkerId, error: &str) {
         // If the generation has ended already, the failure will show in the next one.
         if self.round.phase().is_generation_active() {
             let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(error) };
-            if is_planted(Bug::RefusedIsKept) {
+            if self.is_held() || is_planted(Bug::RefusedIsKept) {
                 return self.accuse_generation(cause, now);
             }
             self.evict(now, &[worker], &cause);

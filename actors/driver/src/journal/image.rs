@@ -18,7 +18,7 @@ use super::record::{JobSecretsBytes, JournalRecord, whole};
 use crate::core::ReplacedFor;
 
 /// Number of fields that images of the first version lack.
-pub(super) const FIELDS_ADDED: usize = 9;
+pub(super) const FIELDS_ADDED: usize = 11;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -80,6 +80,13 @@ pub struct Image {
     /// Number of deals of shards within an hour.
     #[serde(default)]
     pub deals: u32,
+    /// The directory of checkpoints that the last one is in; none: that of `--checkpoint`, as in journals of versions that did
+    /// not record it.
+    #[serde(default)]
+    pub checkpoint_directory: Option<String>,
+    /// Hosts off the list that are drained or blacklisted, by name; none in journals of versions that did not record them.
+    #[serde(default)]
+    pub unlisted: Vec<HostImage>,
 }
 
 /// An array of which some members of a generation hold other content than the majority.
@@ -119,12 +126,12 @@ pub struct StateLossImage {
     pub begins_at: Step,
 }
 
-/// A listed host.
+/// A listed host, or one off the list that may have no workers.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostImage {
     /// Name of the host.
     pub name: HostName,
-    /// Number of slots of the host.
+    /// Number of slots of the host; 0 off the list.
     pub slots: u32,
     /// Whether the host is blacklisted.
     pub is_blacklisted: bool,
@@ -240,13 +247,15 @@ impl Image {
 
     /// The hosts of the former driver, for the next one's host manager.
     pub fn known_hosts(&self) -> Vec<KnownHost> {
-        let known = self.hosts.iter().map(|host| KnownHost {
+        let known = |host: &HostImage, is_listed| KnownHost {
             host: HostSlots { name: host.name.clone(), slots: host.slots },
+            is_listed,
             is_blacklisted: host.is_blacklisted,
             comes_back: host.comes_back,
             is_drained: host.is_drained,
-        });
-        known.collect()
+        };
+        let listed = self.hosts.iter().map(|host| known(host, true));
+        listed.chain(self.unlisted.iter().map(|host| known(host, false))).collect()
     }
 
     /// The image that a journal gives.
@@ -329,7 +338,14 @@ impl Image {
                 let image = SlotImage { failures, closed_under };
                 self.slots.insert((host.clone(), *slot), image);
             }
-            JournalRecord::Hosts { hosts } => self.hosts.clone_from(hosts),
+            JournalRecord::Hosts { hosts } => {
+                self.hosts.clone_from(hosts);
+                self.unlisted.clear();
+            }
+            JournalRecord::HostsAndUnlisted { hosts, unlisted } => {
+                self.hosts.clone_from(hosts);
+                self.unlisted.clone_from(unlisted);
+            }
             JournalRecord::Ended { result } => self.result = Some(result.clone()),
             JournalRecord::ProcessStarted { worker } => {
                 self.incarnation = self.incarnation.max(worker.incarnation);
@@ -360,7 +376,15 @@ impl Image {
                 self.deals = *recent;
             }
             JournalRecord::CheckpointSaved { checkpoint } => self.checkpoint = Some(*checkpoint),
-            JournalRecord::CheckpointGone => self.checkpoint = None,
+            JournalRecord::CheckpointKept { checkpoint, directory } => {
+                self.checkpoint = Some(*checkpoint);
+                self.checkpoint_directory = Some(directory.clone());
+                // The progress is recorded now and then only.
+                self.committed = self.committed.max(Some(checkpoint.step));
+            }
+            JournalRecord::CheckpointGone => {
+                (self.checkpoint, self.checkpoint_directory) = (None, None);
+            }
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
             JournalRecord::ProcessDone { worker } => {
                 if let Some(image) = self.workers.get_mut(worker) {

@@ -106,7 +106,7 @@ pub enum JournalRecord {
         /// Incarnation of the host's agent under which the slot's worker left of its own accord, if it did.
         closed_under: Option<Incarnation>,
     },
-    /// The hosts, the oldest first.
+    /// The hosts, the oldest first. No host off the list is drained or blacklisted.
     Hosts {
         /// The hosts.
         hosts: Vec<HostImage>,
@@ -140,7 +140,7 @@ pub enum JournalRecord {
         /// The loss.
         loss: StateLossImage,
     },
-    /// A checkpoint is whole and safe.
+    /// A checkpoint is whole and safe. Written by older versions; newer ones name its directory, too.
     CheckpointSaved {
         /// The checkpoint.
         checkpoint: CheckpointImage,
@@ -170,6 +170,20 @@ pub enum JournalRecord {
     },
     /// The last checkpoint is not in its folder any more, and training goes on without it.
     CheckpointGone,
+    /// A checkpoint is whole and safe, saved by the job or loaded: training goes on from it after a loss of all workers.
+    CheckpointKept {
+        /// The checkpoint.
+        checkpoint: CheckpointImage,
+        /// The directory of checkpoints that it is in.
+        directory: String,
+    },
+    /// The hosts, and those off the list that may have no workers. Written instead of `Hosts` while there are any of these.
+    HostsAndUnlisted {
+        /// The hosts, the oldest first.
+        hosts: Vec<HostImage>,
+        /// Drained or blacklisted hosts off the list, by name.
+        unlisted: Vec<HostImage>,
+    },
 }
 
 impl JournalRecord {

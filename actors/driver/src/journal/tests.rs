@@ -12,7 +12,7 @@ use elastic_protocol::{
 use uuid::Uuid;
 
 use super::image::FIELDS_ADDED;
-use super::{Founding, Image, JobSecretsBytes, JournalRecord, Tenure, TenureError};
+use super::{Founding, HostImage, Image, JobSecretsBytes, JournalRecord, Tenure, TenureError};
 
 /// A journal in memory.
 #[derive(Debug, Default)]
@@ -107,6 +107,34 @@ fn a_snapshot_says_what_its_records_said() {
     }
     assert_eq!(image.incarnation, Incarnation(2));
     assert_eq!(image.workers.keys().collect::<Vec<_>>(), [&worker(2)]);
+}
+
+#[test]
+fn d_4_hosts_off_the_list_that_may_have_no_workers_are_known() {
+    let image_of = |name: &str, slots, is_drained: bool| HostImage {
+        name: HostName::new(name).expect("a literal"),
+        slots,
+        is_blacklisted: !is_drained,
+        comes_back: false,
+        is_drained,
+    };
+    let (listed, drained) = (image_of("a", 2, true), image_of("b", 0, true));
+    let failed = image_of("c", 0, false);
+    let hosts = vec![listed];
+    let unlisted = vec![drained, failed];
+    let record = JournalRecord::HostsAndUnlisted { hosts: hosts.clone(), unlisted };
+    let mut image = Image::default();
+    image.apply(&JournalRecord::decode(&record.encode()).expect("just written"));
+    let image_read = Image::decode(&image.encode()).expect("just written");
+    let known: Vec<_> = image_read
+        .known_hosts()
+        .into_iter()
+        .map(|known| (known.host.name.to_string(), known.is_listed, known.is_drained))
+        .collect();
+    let expected = [("a", true, true), ("b", false, true), ("c", false, false)];
+    assert_eq!(known, expected.map(|(name, listed, out)| (name.to_owned(), listed, out)));
+    image.apply(&JournalRecord::Hosts { hosts: hosts.clone() });
+    assert_eq!((image.hosts, image.unlisted), (hosts, vec![]), "as an older version wrote it");
 }
 
 #[test]

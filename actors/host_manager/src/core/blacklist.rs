@@ -58,6 +58,12 @@ impl Blacklist {
         self.penalties.get(name)?.out
     }
 
+    /// The names of the hosts that are blacklisted now.
+    pub(super) fn names(&self) -> impl Iterator<Item = &HostName> {
+        let out = self.penalties.iter().filter(|(_, penalty)| penalty.out.is_some());
+        out.map(|(name, _)| name)
+    }
+
     /// Blacklists a host that is not blacklisted already.
     pub(super) fn put_out(&mut self, now: Time, name: &HostName, fault: HostFault) -> Stay {
         let stays = self.penalties.get(name).map_or(0, |penalty| penalty.stays);

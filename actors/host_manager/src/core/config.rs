@@ -57,8 +57,10 @@ pub struct HostManagerConfig {
 /// A host of an earlier driver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KnownHost {
-    /// Its name and slots.
+    /// Its name and slots; the slots of a host off the list are not known, and 0.
     pub host: HostSlots,
+    /// Whether it was on the list. A host off the list is known only because it may have no workers.
+    pub is_listed: bool,
     /// Whether it was blacklisted; if so, its stay begins again.
     pub is_blacklisted: bool,
     /// Whether that stay had an end.

@@ -3,8 +3,8 @@
 //!
 //! - The list is kept oldest first. Departed hosts are removed; new hosts are appended in the order of the
 //!   discovery's lines. So a host that left and returned is the youngest (H-17).
-//! - A snapshot is given only when hosts or warnings differ from those of the last one. A change that is undone
-//!   in between is never reported (H-19).
+//! - A snapshot is given only when hosts (also those off the list) or warnings differ from those of the last one. A change
+//!   that is undone in between is never reported (H-19).
 //! - A malformed line is skipped with a warning that names it, also in the first poll: one typing error in a
 //!   long list should neither end a job nor keep it from starting. The poll fails only if *no* line is a host.
 //!   A listed host whose slots cannot be parsed stays as it is.
@@ -76,7 +76,8 @@ impl HostManagerCore {
     ///
     /// `config` is taken as validated. `rng` is for the cooldown's jitter and nothing else.
     pub fn new(config: HostManagerConfig, rng: ChaCha8Rng, now: Time) -> Self {
-        let known = config.known.iter().map(|known| known.host.clone()).collect();
+        let listed = config.known.iter().filter(|known| known.is_listed);
+        let known = listed.map(|known| known.host.clone()).collect();
         let (hosts, polling) = match &config.source {
             HostSource::Script => (known, Polling::Due(now)),
             HostSource::Fixed(hosts) => (hosts.clone(), Polling::Off),
@@ -236,7 +237,9 @@ impl HostManagerCore {
             return Some(request);
         }
         let mut snapshot = self.snapshot();
-        if snapshot.hosts == self.given.hosts && snapshot.warnings == self.given.warnings {
+        let HostsSnapshot { hosts, unlisted, warnings, .. } = &self.given;
+        if (&snapshot.hosts, &snapshot.unlisted, &snapshot.warnings) == (hosts, unlisted, warnings)
+        {
             debug_assert_eq!(self.check(), Ok(()));
             return None;
         }
@@ -280,20 +283,32 @@ impl HostManagerCore {
 
     /// The current hosts; `update` is `HostUpdate::None`.
     pub fn snapshot(&self) -> HostsSnapshot {
-        let entry = |host: &HostSlots| HostEntry {
-            name: host.name.clone(),
-            slots: host.slots,
-            state: match self.blacklist.stay(&host.name) {
-                _ if self.drained.contains(&host.name) => HostState::Drained,
-                Some(stay) => HostState::Blacklisted { until: stay.until },
-                None => HostState::Listed,
-            },
-        };
+        let entry = |host: &HostSlots| self.entry(&host.name, host.slots);
         HostsSnapshot {
             hosts: self.hosts.iter().map(entry).collect(),
+            unlisted: self.unlisted(),
             update: HostUpdate::None,
             warnings: self.warnings.clone(),
         }
+    }
+
+    fn entry(&self, name: &HostName, slots: u32) -> HostEntry {
+        let state = match self.blacklist.stay(name) {
+            _ if self.drained.contains(name) => HostState::Drained,
+            Some(stay) => HostState::Blacklisted { until: stay.until },
+            None => HostState::Listed,
+        };
+        HostEntry { name: name.clone(), slots, state }
+    }
+
+    /// The hosts off the list that are drained or blacklisted, by name.
+    fn unlisted(&self) -> Vec<HostEntry> {
+        let mut out: BTreeSet<&HostName> =
+            self.drained.iter().chain(self.blacklist.names()).collect();
+        for host in &self.hosts {
+            out.remove(&host.name);
+        }
+        out.into_iter().map(|name| self.entry(name, 0)).collect()
     }
 
     fn read(&self, output: &str) -> Result<HostLines, DiscoveryError> {

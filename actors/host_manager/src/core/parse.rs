@@ -22,7 +22,7 @@ pub struct HostLines {
     pub errors: Vec<LineError>,
     /// The number of further malformed lines.
     pub errors_left_out: usize,
-    /// Hosts that were named with slots that cannot be parsed. Such a host stays in the list if it is there: a
+    /// Hosts that are named by lines that cannot be parsed otherwise. Such a host stays in the list if it is there: a
     /// typing error must not remove it.
     pub unclear: BTreeSet<HostName>,
 }
@@ -53,6 +53,12 @@ pub enum LineProblem {
     NotANumber {
         /// The text in the place of the slots.
         slots: String,
+    },
+    /// Another attribute than the slots.
+    #[error("{attribute:?} is not known: write host:slots or host slots=N")]
+    UnknownAttribute {
+        /// The word in the place of the slots.
+        attribute: String,
     },
     /// The slots are below zero.
     #[error("{slots} slots: a host has at least 1")]
@@ -208,49 +214,73 @@ fn without_comment(line: &str) -> &str {
     }
 }
 
-/// A line's host; or the problem, with the host's name if only its slots are malformed.
-type LineResult<T> = Result<T, (LineProblem, Option<HostName>)>;
-
-fn parse_line(text: &str, default_slots: Option<u32>) -> LineResult<HostSlots> {
-    if text.len() > LINE_BYTES_MAX {
-        return Err((LineProblem::TooLong { bytes: text.len() }, None));
-    }
-    if text.contains(char::REPLACEMENT_CHARACTER) {
-        return Err((LineProblem::NotUtf8, None));
-    }
-    let (name, slots) = split(text)?;
-    let name = HostName::new(name).map_err(|error| (error.into(), None))?;
+/// A line's host; or the problem, with the host that the line names. A line with zero slots names none: it leaves its host out.
+fn parse_line(
+    text: &str,
+    default_slots: Option<u32>,
+) -> Result<HostSlots, (LineProblem, Option<HostName>)> {
+    let (name, slots) = split_line(text).map_err(|problem| (problem, first_name(text)))?;
     let parsed = match slots {
-        None => default_slots.ok_or(LineProblem::NoSlots),
+        None => attribute_of(name).map_or(default_slots.ok_or(LineProblem::NoSlots), Err),
         Some(slots) => parse_slots(slots.trim()),
     };
+    let host = HostName::new(name).map_err(|error| (error.into(), first_name(text)))?;
     match parsed {
-        Ok(slots) => Ok(HostSlots { name, slots }),
+        Ok(slots) => Ok(HostSlots { name: host, slots }),
         Err(LineProblem::ZeroSlots) => Err((LineProblem::ZeroSlots, None)),
-        Err(problem) => Err((problem, Some(name))),
+        // The name goes on to the line's end, though it may be another attribute that stands there.
+        Err(problem) if slots.is_none() => Err((problem, first_name(text))),
+        Err(problem) => Err((problem, Some(host))),
     }
 }
 
+/// The host that the first word of a malformed line names.
+fn first_name(text: &str) -> Option<HostName> {
+    let word = text.trim_start_matches('[').split(char::is_whitespace).next()?;
+    let word = word.split_once(']').map_or(word, |(address, _)| address);
+    let is_address = is_ipv6(word);
+    let name = word.split_once(':').filter(|_| !is_address).map_or(word, |(name, _)| name);
+    HostName::new(name).ok()
+}
+
+/// The problem of a name without slots that ends with an attribute, as in `host cpu=4`.
+fn attribute_of(name: &str) -> Option<LineProblem> {
+    let (_, last) = name.rsplit_once(char::is_whitespace).filter(|(_, last)| last.contains('='))?;
+    let attribute = last.chars().take(LINE_SHOWN_CHARS_MAX).collect();
+    Some(LineProblem::UnknownAttribute { attribute })
+}
+
+/// Whether this is an IPv6 address, with or without a zone.
+fn is_ipv6(address: &str) -> bool {
+    let without_zone = address.split_once('%').map_or(address, |(address, _)| address);
+    without_zone.parse::<Ipv6Addr>().is_ok()
+}
+
 /// Splits a line into name and slots, both unparsed.
-fn split(text: &str) -> LineResult<(&str, Option<&str>)> {
+fn split_line(text: &str) -> Result<(&str, Option<&str>), LineProblem> {
+    if text.len() > LINE_BYTES_MAX {
+        return Err(LineProblem::TooLong { bytes: text.len() });
+    }
+    if text.contains(char::REPLACEMENT_CHARACTER) {
+        return Err(LineProblem::NotUtf8);
+    }
     if let Some(bracketed) = text.strip_prefix('[') {
-        let (address, rest) = bracketed.split_once(']').ok_or((LineProblem::Brackets, None))?;
-        let without_zone = address.split_once('%').map_or(address, |(address, _)| address);
-        if without_zone.parse::<Ipv6Addr>().is_err() {
-            return Err((LineProblem::Brackets, None));
+        let (address, rest) = bracketed.split_once(']').ok_or(LineProblem::Brackets)?;
+        if !is_ipv6(address) {
+            return Err(LineProblem::Brackets);
         }
         let rest = rest.trim_start();
         if rest.is_empty() {
             return Ok((address, None));
         }
         let slots = rest.strip_prefix(':').or_else(|| rest.strip_prefix("slots="));
-        return slots.map(|slots| (address, Some(slots))).ok_or((LineProblem::Brackets, None));
+        return slots.map(|slots| (address, Some(slots))).ok_or(LineProblem::Brackets);
     }
     if let Some((name, slots)) = text.split_once(" slots=") {
         return Ok((name, Some(slots)));
     }
     match text.split_once(':') {
-        Some((_, rest)) if rest.contains(':') => Err((LineProblem::ManyColons, None)),
+        Some((_, rest)) if rest.contains(':') => Err(LineProblem::ManyColons),
         Some((name, slots)) => Ok((name, Some(slots))),
         None => Ok((text, None)),
     }

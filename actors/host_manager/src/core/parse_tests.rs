@@ -94,6 +94,30 @@ fn a_host_with_unreadable_slots_is_unclear_unless_another_line_is_clear() {
 }
 
 #[test]
+fn h_15_a_malformed_line_names_the_host_of_its_first_word() {
+    let unclear = |line: &str, default: Option<u32>| {
+        let parsed = parse_hosts(line, default);
+        assert_eq!((parsed.hosts.len(), parsed.errors.len()), (0, 1), "{line:?}");
+        parsed.unclear.into_iter().map(|host| host.to_string()).collect::<Vec<_>>()
+    };
+    for line in ["c:1:1", "c cpu=4", "c max_slots=4", "c slots=1 max_slots=4", "c:1\u{fffd}"] {
+        assert_eq!(unclear(line, None), ["c"], "{line:?}");
+        assert_eq!(unclear(line, Some(1)), ["c"], "{line:?}");
+    }
+    assert_eq!(unclear("c 2", None), ["c"], "a name may have spaces, if slots follow");
+    assert_eq!(unclear("my host:x", None), ["my host"]);
+    assert_eq!(unclear("::1", None), ["::1"], "an address without its brackets");
+    for line in ["[::1", "[::1]2", "[::1]:x", "[::1] cpu=4"] {
+        assert_eq!(unclear(line, None), ["::1"], "{line:?}");
+    }
+    for line in ["c:0", "c slots=0", ":1:1"] {
+        assert_eq!(unclear(line, None), [""; 0], "{line:?}");
+    }
+    let attribute = "cpu=4".to_owned();
+    assert_eq!(problem("c cpu=4"), LineProblem::UnknownAttribute { attribute });
+}
+
+#[test]
 fn x_7_a_flood_of_malformed_lines_is_counted() {
     let parsed = parse_hosts(&"x:\n".repeat(100_000), None);
     assert_eq!(parsed.errors.len() + parsed.errors_left_out, 100_000);

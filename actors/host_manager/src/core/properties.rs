@@ -175,10 +175,20 @@ proptest! {
                     (Some((_, most)), HostState::Blacklisted { .. }) => prop_assert!(now < most),
                 }
             }
+            let is_listed = |host: &u8| model.hosts.iter().any(|(other, _)| other == host);
+            let is_out = |host: &u8| seen.unlisted.iter().any(|entry| entry.name == name(*host));
+            for host in model.drained.iter().filter(|host| !is_listed(host)) {
+                prop_assert!(is_out(host), "D-4: the next driver knows nothing of h{}", host);
+            }
+            for host in model.hosts.iter().map(|(host, _)| *host) {
+                prop_assert!(!is_out(&host), "h{} is listed", host);
+            }
             while let Some(output) = core.poll_output() {
                 let HostManagerOutput::HostsChanged(snapshot) = output else { continue };
                 prop_assert!(
-                    snapshot.hosts != given.hosts || snapshot.warnings != given.warnings,
+                    snapshot.hosts != given.hosts
+                        || snapshot.unlisted != given.unlisted
+                        || snapshot.warnings != given.warnings,
                     "H-19: told although nothing changed"
                 );
                 let update = HostUpdate::between(&given.hosts, &snapshot.hosts);
@@ -186,6 +196,7 @@ proptest! {
                 given = snapshot;
             }
             prop_assert_eq!(&given.hosts, &seen.hosts, "G-7: the driver knows what is");
+            prop_assert_eq!(&given.unlisted, &seen.unlisted, "G-7: the driver knows who is out");
             prop_assert!(core.poll_timeout().is_none_or(|at| at > now), "nothing is overdue");
         }
     }

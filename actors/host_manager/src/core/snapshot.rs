@@ -81,6 +81,10 @@ impl HostUpdate {
 pub struct HostsSnapshot {
     /// The oldest first, blacklisted and drained ones in their places.
     pub hosts: Vec<HostEntry>,
+    /// Hosts off the list that get no workers if they return, by name: drained or blacklisted, with 0 slots. The next driver
+    /// must know them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unlisted: Vec<HostEntry>,
     /// The change since the snapshot before.
     pub update: HostUpdate,
     /// Warnings for the operator, such as failing discovery and malformed lines; cleared when discovery works again.

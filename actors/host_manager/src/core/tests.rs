@@ -181,6 +181,62 @@ fn a_host_that_leaves_and_returns_is_still_out() {
     assert_eq!(brief(&core.snapshot()), ["a:1"]);
 }
 
+/// The host manager of the next driver, which knows what the last one's snapshot says.
+fn next(source: HostSource, last: &HostsSnapshot) -> HostManagerCore {
+    let known = |entry: &HostEntry, is_listed| KnownHost {
+        host: HostSlots { name: entry.name.clone(), slots: entry.slots },
+        is_listed,
+        is_blacklisted: matches!(entry.state, HostState::Blacklisted { .. }),
+        comes_back: matches!(entry.state, HostState::Blacklisted { until: Some(_) }),
+        is_drained: entry.state == HostState::Drained,
+    };
+    let listed = last.hosts.iter().map(|entry| known(entry, true));
+    let known = listed.chain(last.unlisted.iter().map(|entry| known(entry, false))).collect();
+    start(HostManagerConfig { known, ..HostManagerConfig::new(source) })
+}
+
+#[test]
+fn d_4_a_host_that_is_taken_out_while_it_is_off_the_list_is_out_under_the_next_driver() {
+    let mut core = script();
+    poll(&mut core, Ok("a:1\nb:1\nc:1\nd:1\n"));
+    core.handle_drain(ms(1), &name("b"));
+    core.handle_failure(ms(1), &name("c"), HostFault::Failed, "c[0] failed");
+    core.handle_failure(ms(1), &name("d"), HostFault::Unreached, "a does not reach it");
+    changed(&mut core);
+    let off = poll(&mut core, Ok("a:1\n")).expect("three hosts leave the list");
+    assert_eq!(brief(&off), ["a:1"]);
+    let mut core = next(HostSource::Script, &off);
+    assert!(matches!(core.poll_output(), Some(HostManagerOutput::RunDiscovery { .. })));
+    let begins = changed(&mut core).expect("the hosts that are known");
+    assert_eq!(brief(&begins), ["a:1"], "they are not listed");
+    let names: Vec<_> = begins.unlisted.iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, ["b", "c", "d"]);
+    core.handle_discovery(ms(1), Ok("a:1\nb:1\nc:1\nd:1\n".to_owned()));
+    let back = changed(&mut core).expect("they are listed again");
+    assert_eq!(brief(&back), ["a:1", "b:0", "c:0", "d:0"]);
+    assert_eq!(back.unlisted, []);
+    assert_eq!(back.hosts[1].state, HostState::Drained);
+    assert_eq!(back.hosts[2].state, HostState::Blacklisted { until: None });
+    assert!(matches!(back.hosts[3].state, HostState::Blacklisted { until: Some(_) }));
+}
+
+#[test]
+fn a_host_off_the_list_that_is_let_in_again_is_told_of() {
+    let mut core = start(HostManagerConfig::new(HostSource::Joined));
+    core.handle_joined(ms(0), name("a"), 1);
+    core.handle_drain(ms(0), &name("a"));
+    core.handle_left(ms(1), &name("a"));
+    let off = changed(&mut core).expect("it is off the list");
+    assert_eq!((off.hosts.len(), off.unlisted.len()), (0, 1));
+    let mut core = next(HostSource::Joined, &off);
+    changed(&mut core).expect("it is known");
+    assert_eq!(core.handle_readmit(ms(2), &name("a")), ReadmitDecision::Readmitted);
+    let told = changed(&mut core).expect("it is let in again");
+    assert_eq!((told.unlisted, told.update), (vec![], HostUpdate::None));
+    core.handle_joined(ms(3), name("a"), 1);
+    assert_eq!(brief(&core.snapshot()), ["a:1"]);
+}
+
 #[test]
 fn h_15_the_first_discoverys_failure_is_fatal() {
     let mut core = script();

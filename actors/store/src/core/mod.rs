@@ -3,6 +3,9 @@
 //!
 //! The core keeps only the namespace of the newest generation in which a client has asked. A client that asks in an
 //! older generation is disconnected (G-2), and so is, at once, a client that waits there when a newer one begins.
+//!
+//! A process that belongs to no generation shows that the job is elastic in process. From then on there is one namespace for
+//! all: in `--mode auto` the first processes were started for a generation by restart, are kept, and go on asking in it.
 
 mod namespace;
 #[cfg(test)]
@@ -26,10 +29,10 @@ pub(crate) type ClientKey = (NodeId, ClientId);
 /// The job's store.
 #[derive(Debug, Default)]
 pub struct StoreCore {
-    /// Namespace of processes that belong to no generation: in-process workers find their peers otherwise.
-    loose: Namespace,
     /// Namespace of the newest generation.
     current: Option<(Stamp, Namespace)>,
+    /// Whether the job is elastic in process: the namespace is that of all processes, apart from those of older generations.
+    is_in_process: bool,
     /// Clients of each agent, with the generation in which they ask.
     clients: BTreeMap<ClientKey, Stamp>,
     untaken: Untaken,
@@ -109,9 +112,12 @@ impl StoreCore {
             }
             self.clients.insert(key.clone(), stamp);
         }
-        let is_new = stamp != Stamp::default()
-            && self.current.as_ref().is_none_or(|(current, _)| *current < stamp);
-        if is_new {
+        if stamp == Stamp::default() && !is_planted(Bug::NewcomerCountsAsOld) {
+            self.is_in_process = true;
+            self.current.get_or_insert_default();
+        }
+        let is_new = self.current.as_ref().is_none_or(|(current, _)| *current < stamp);
+        if is_new && !self.is_in_process {
             self.begin(stamp);
         }
         Ok(())
@@ -124,7 +130,7 @@ impl StoreCore {
         let over: Vec<ClientKey> = self
             .clients
             .iter()
-            .filter(|(_, of)| **of != Stamp::default() && **of < stamp)
+            .filter(|(_, of)| **of < stamp)
             .map(|(client, _)| client.clone())
             .collect();
         for client in over {
@@ -133,10 +139,12 @@ impl StoreCore {
     }
 
     fn namespace(&mut self, stamp: Stamp) -> Option<&mut Namespace> {
-        if stamp == Stamp::default() {
-            return Some(&mut self.loose);
-        }
-        self.current.as_mut().filter(|(current, _)| *current == stamp).map(|(_, it)| it)
+        let is_in_process = self.is_in_process;
+        let is_of = |current: Stamp| match is_in_process {
+            true => stamp == Stamp::default() || current <= stamp,
+            false => current == stamp,
+        };
+        self.current.as_mut().filter(|(current, _)| is_of(*current)).map(|(_, it)| it)
     }
 
     /// Puts out the answers of a namespace.

@@ -28,6 +28,13 @@ impl TestStore {
         self.told()
     }
 
+    /// A process that belongs to no generation asks.
+    fn ask_in_process(&mut self, client: u64, request: Request) -> Vec<FromStore> {
+        let (client, stamp) = (ClientId(client), Stamp::default());
+        self.0.handle(&agent(), ToStore::Request { client, stamp, request });
+        self.told()
+    }
+
     fn told(&mut self) -> Vec<FromStore> {
         std::iter::from_fn(|| self.0.poll_output()).map(|(_, message)| message).collect()
     }
@@ -126,6 +133,23 @@ fn a_barrier_opens_when_all_have_come() {
         [done(1, &StoreReply::Released), done(2, &StoreReply::Released)]
     );
     assert_eq!(store.ask(1, 1, barrier()), [], "it begins anew");
+}
+
+#[test]
+fn t_8_processes_that_were_kept_and_those_that_are_started_later_see_each_others_keys() {
+    let mut store = TestStore::default();
+    let wait = || Request::Wait { keys: vec![b"new".to_vec()] };
+    assert_eq!(store.set(1, 1, "kept", "a"), [taken(1)]);
+    assert_eq!(store.ask(2, 1, wait()), []);
+    let get = |key: &str| Request::Get { key: key.into() };
+    let value = |value: &str| StoreReply::Value(value.into());
+    assert_eq!(store.ask_in_process(3, get("kept")), [done(3, &value("a"))]);
+    let set = Request::Set { key: b"new".to_vec(), value: b"b".to_vec() };
+    assert_eq!(store.ask_in_process(3, set), [done(2, &StoreReply::Released), taken(3)]);
+    assert_eq!(store.get(1, 1, "new"), [done(1, &value("b"))]);
+    let told = store.get(4, 0, "new");
+    assert!(closed(&told[0]).is_some(), "G-2: one of an older generation does not: {told:?}");
+    assert_eq!(store.get(5, 2, "new"), [done(5, &value("b"))], "no other generation begins");
 }
 
 #[test]

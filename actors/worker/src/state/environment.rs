@@ -81,15 +81,15 @@ impl WorkerEnvironment {
         Ok(Some(Self { driver, job, worker, credential: need(CREDENTIAL)? }))
     }
 
-    /// The address of the driver: of the first name that resolves to one.
+    /// The address of the driver, of the first name that resolves to one, with that name.
     ///
     /// # Errors
     /// The resolver's error for the last name.
-    pub fn driver_address(&self) -> io::Result<SocketAddr> {
+    pub fn driver_address(&self) -> io::Result<(SocketAddr, &str)> {
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
         for name in self.driver.split(',') {
             match name.to_socket_addrs().map(|mut addresses| addresses.next()) {
-                Ok(Some(address)) => return Ok(address),
+                Ok(Some(address)) => return Ok((address, name)),
                 Ok(None) => {
                     let what = format!("{name} has no address");
                     failure = io::Error::new(io::ErrorKind::NotFound, what);
@@ -151,8 +151,8 @@ mod tests {
         let mut variables = variables(drivers, JobId(uuid::Uuid::nil()), &worker);
         variables.push((CREDENTIAL.to_owned(), "secret".to_owned()));
         let read = read(&variables).expect("well formed").expect("there is a driver");
-        let address = read.driver_address().expect("the second has one");
-        assert_eq!(address.to_string(), "127.0.0.1:7");
+        let (address, name) = read.driver_address().expect("the second has one");
+        assert_eq!((address.to_string().as_str(), name), ("127.0.0.1:7", "127.0.0.1:7"));
     }
 
     #[test]

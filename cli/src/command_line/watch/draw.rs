@@ -29,6 +29,9 @@ const HOSTS_SHOWN_MAX: usize = 8;
 /// Most slots of a host that have a sign of their own; the rest is counted.
 const SIGNS_MAX: usize = 8;
 
+/// Line while the driver does not answer.
+const SILENT: &str = "the driver does not answer: this is its last answer, and it is asked again";
+
 /// The colours; `None` if the person wants none (`NO_COLOR`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Palette {
@@ -46,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &WatchView, palette: Palette) {
     let Some(status) = view.status() else { return };
     let width = usize::from(frame.area().width);
     let heading = head_lines(view, status, width);
-    let attention = attention(status, width);
+    let attention = attention(view, status, width);
     let resets = view.resets().take(RESETS_SHOWN_MAX).map(|reset| reset_line(reset, width));
     let resets: Vec<Line<'_>> = resets.collect();
     let hosts = status.hosts.len().clamp(1, HOSTS_SHOWN_MAX);
@@ -117,7 +120,7 @@ fn join_to_width(
 }
 
 /// Problems and waits, the most urgent first, in lines of at most `width` characters.
-fn attention(status: &StatusReport, width: usize) -> Vec<String> {
+fn attention(view: &WatchView, status: &StatusReport, width: usize) -> Vec<String> {
     let moved = status.moved.iter().map(|moved| format!("moves: {}", moved_text(moved)));
     let result = status.result.iter().map(|result| format!("result: {}", result.reason));
     let gather = status.gather.iter().map(|gather| format!("workers: {}", gather_text(gather)));
@@ -127,7 +130,9 @@ fn attention(status: &StatusReport, width: usize) -> Vec<String> {
     let links = status.slow_links.iter().map(|link| format!("slow: {link}"));
     let unreachable = status.unreachable.iter().map(|pair| format!("unreachable: {pair}"));
     let warnings = status.warnings.iter().map(|warning| format!("warning: {warning}"));
+    let silent = view.is_silent().then(|| SILENT.to_owned());
     let all = result
+        .chain(silent)
         .chain(moved)
         .chain(gather)
         .chain(waiting)

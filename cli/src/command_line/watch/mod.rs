@@ -44,6 +44,19 @@ impl WatchScreen {
     /// The terminal cannot be written.
     pub(super) fn show(&mut self, at: Duration, status: &StatusReport) -> io::Result<()> {
         self.view.handle_status(at, status);
+        self.draw()
+    }
+
+    /// Shows that the driver does not answer.
+    ///
+    /// # Errors
+    /// The terminal cannot be written.
+    pub(super) fn show_silence(&mut self) -> io::Result<()> {
+        self.view.handle_silence();
+        self.draw()
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
         let (view, palette) = (&self.view, self.palette);
         self.terminal.draw(|frame| draw(frame, view, palette)).map(|_| ())
     }

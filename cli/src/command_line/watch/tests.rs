@@ -133,3 +133,17 @@ fn a_reset_that_is_followed_by_another_between_two_looks_is_not_missed() {
     let causes: Vec<&str> = view.resets().map(|reset| &reset.at[11..19]).collect();
     assert_eq!(causes, ["10:20:31", "10:20:30"]);
 }
+
+#[test]
+fn a_driver_that_does_not_answer_is_shown_until_it_answers_again() {
+    let mut view = WatchView::default();
+    let answered = status(4, 100, json!({}));
+    view.handle_status(Duration::from_secs(10), &answered);
+    view.handle_silence();
+    let silent = screen(&view, 80, 24);
+    assert!(silent.contains("the driver does not answer"), "{silent}");
+    assert!(silent.contains("step 100"), "{silent}");
+    view.handle_status(Duration::from_secs(11), &answered);
+    let screen = screen(&view, 80, 24);
+    assert!(!screen.contains("does not answer"), "{screen}");
+}

@@ -23,6 +23,8 @@ pub(super) struct WatchView {
     steps: StepRate,
     /// The resets, the newest first.
     resets: VecDeque<ResetStatus>,
+    /// Whether the driver has not answered since the last status.
+    is_silent: bool,
 }
 
 impl WatchView {
@@ -42,6 +44,17 @@ impl WatchView {
         }
         self.resets.truncate(RESETS_MAX);
         self.status = Some(status.clone());
+        self.is_silent = false;
+    }
+
+    /// Takes that the driver does not answer.
+    pub(super) const fn handle_silence(&mut self) {
+        self.is_silent = true;
+    }
+
+    /// Whether the driver has not answered since the last status.
+    pub(super) const fn is_silent(&self) -> bool {
+        self.is_silent
     }
 
     /// The last status; none before the first.

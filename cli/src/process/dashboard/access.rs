@@ -32,9 +32,11 @@ pub(super) struct Access {
 pub(super) enum AccessDenied {
     /// It does not show the job's token.
     NoToken,
-    /// It was sent to a name, or by a page of another site. Such a page could have made a browser send it, by a name
-    /// that it lets point to this machine.
+    /// It was sent to a name. A page of another site could have made a browser send it, by a name that it lets point to
+    /// this machine.
     ForeignName,
+    /// A page of another site sent it, or a proxy passes it under a name of its own.
+    ForeignPage,
 }
 
 impl Access {
@@ -59,7 +61,7 @@ impl Access {
                 false => Err(AccessDenied::ForeignName),
             };
         }
-        let shown = request.authorization.as_deref().and_then(|it| it.strip_prefix("Bearer "));
+        let shown = request.authorization.as_deref().and_then(bearer_token);
         let is_in_session = || {
             let shown = self.cookie_of(request)?;
             // Each of them is compared, in the same time.
@@ -80,7 +82,7 @@ impl Access {
         if let (Some((_, origin)), Some(host)) = (origin, request.host.as_deref())
             && origin != host
         {
-            return Err(AccessDenied::ForeignName);
+            return Err(AccessDenied::ForeignPage);
         }
         let shown = form_field(&request.body, "token").unwrap_or_default();
         if !is_same(&self.token, &shown) {
@@ -109,6 +111,12 @@ impl Access {
         let mut cookies = cookies.filter_map(|cookie| cookie.trim().split_once('='));
         cookies.find(|(it, _)| *it == name).map(|(_, value)| value)
     }
+}
+
+/// The token in a header `Authorization`. Its scheme has no case (RFC 9110, 11.1).
+fn bearer_token(header: &str) -> Option<&str> {
+    let (scheme, token) = header.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("Bearer").then_some(token)
 }
 
 fn is_same(secret: &str, shown: &str) -> bool {
@@ -168,7 +176,10 @@ mod tests {
     fn elsewhere_only_the_token_opens() {
         let access = access(ELSEWHERE);
         assert_eq!(access.check(&sent_to(ELSEWHERE, Some("Bearer secret+/"))), Ok(()));
-        for shown in [None, Some("Bearer "), Some("Bearer secret"), Some("secret+/")] {
+        assert_eq!(access.check(&sent_to(ELSEWHERE, Some("bearer secret+/"))), Ok(()));
+        for shown in
+            [None, Some("Bearer "), Some("Bearer secret"), Some("secret+/"), Some("Basic secret+/")]
+        {
             let checked = access.check(&sent_to(ELSEWHERE, shown));
             assert_eq!(checked, Err(AccessDenied::NoToken), "{shown:?}");
         }
@@ -197,7 +208,7 @@ mod tests {
             origin: Some("http://evil.example".to_owned()),
             ..login("token=secret%2B%2F")
         };
-        assert_eq!(access.log_in(&foreign), Err(AccessDenied::ForeignName));
+        assert_eq!(access.log_in(&foreign), Err(AccessDenied::ForeignPage));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::PublishedSnapshot;
 use super::access::{Access, AccessDenied};
 use super::assets::{Asset, LOGIN, asset, open_asset};
 use super::output::OutputQuery;
-use super::request::{DashboardAnswer, DashboardRequest, form_field};
+use super::request::{DashboardAnswer, DashboardRequest, EVENT_STREAM, form_field};
 
 /// The outcome of a request.
 #[derive(Debug, Eq, PartialEq)]
@@ -38,14 +38,17 @@ pub(super) fn answer(
         Ok(()) => {}
         Err(denied) => return DashboardRoute::Answer(refuse(request, denied)),
     }
-    if request.method != "GET" {
-        let text = "only GET is answered";
+    if !request.is_read() {
+        let text = "only GET and HEAD are answered";
         return DashboardRoute::Answer(DashboardAnswer::plain(
             StatusCode::METHOD_NOT_ALLOWED,
             text,
         ));
     }
     DashboardRoute::Answer(match request.path.as_str() {
+        "/news" if request.method == "HEAD" => {
+            DashboardAnswer::new(StatusCode::OK, EVENT_STREAM, Bytes::new())
+        }
         "/news" => return DashboardRoute::News,
         "/metrics" => metrics(request, published),
         "/workers" => workers(request, published),
@@ -77,7 +80,9 @@ fn log_in(request: &DashboardRequest, access: &Access) -> DashboardAnswer {
             leads_to_page: true,
             ..DashboardAnswer::plain(StatusCode::SEE_OTHER, "logged in")
         },
-        Err(denied @ AccessDenied::ForeignName) => refuse(request, denied),
+        Err(denied @ (AccessDenied::ForeignName | AccessDenied::ForeignPage)) => {
+            refuse(request, denied)
+        }
         Err(AccessDenied::NoToken) => {
             DashboardAnswer { status: StatusCode::UNAUTHORIZED, ..of_asset(&LOGIN) }
         }
@@ -86,12 +91,12 @@ fn log_in(request: &DashboardRequest, access: &Access) -> DashboardAnswer {
 
 /// The answer to a reader without access: a request for the page gets the form for the token.
 fn refuse(request: &DashboardRequest, denied: AccessDenied) -> DashboardAnswer {
-    let is_get = request.method == "GET";
+    let is_read = request.is_read();
     match denied {
-        AccessDenied::NoToken if is_get && request.path == "/" => {
+        AccessDenied::NoToken if is_read && request.path == "/" => {
             DashboardAnswer { status: StatusCode::UNAUTHORIZED, ..of_asset(&LOGIN) }
         }
-        AccessDenied::NoToken => match open_asset(&request.path).filter(|_| is_get) {
+        AccessDenied::NoToken => match open_asset(&request.path).filter(|_| is_read) {
             Some(asset) => of_asset(&asset),
             None => DashboardAnswer::plain(
                 StatusCode::UNAUTHORIZED,
@@ -101,6 +106,11 @@ fn refuse(request: &DashboardRequest, denied: AccessDenied) -> DashboardAnswer {
         AccessDenied::ForeignName => DashboardAnswer::plain(
             StatusCode::MISDIRECTED_REQUEST,
             "ask by address, or by localhost: http://127.0.0.1:PORT/",
+        ),
+        AccessDenied::ForeignPage => DashboardAnswer::plain(
+            StatusCode::MISDIRECTED_REQUEST,
+            "the form was sent to another name than its page came from: a proxy in front has to pass the browser's Host on \
+             (nginx: proxy_set_header Host $http_host)",
         ),
     }
 }
@@ -244,9 +254,40 @@ mod tests {
     }
 
     #[test]
+    fn head_is_answered_as_get_is_and_opens_no_stream() {
+        let head = |path: &str| DashboardRequest { method: "HEAD".to_owned(), ..get(path) };
+        for address in ["127.0.0.1:9", "10.0.0.1:9"] {
+            for path in PATHS.into_iter().filter(|path| *path != "/news") {
+                assert_eq!(answered(&head(path), address), answered(&get(path), address), "{path}");
+            }
+        }
+        let news = answered(&head("/news"), "127.0.0.1:9");
+        assert_eq!(news.status, StatusCode::OK);
+        // Proxies such as nginx would keep the news to themselves.
+        assert_eq!(news.head().headers()["x-accel-buffering"], "no");
+        let refused = DashboardRequest { method: "PUT".to_owned(), ..get("/") };
+        assert_eq!(answered(&refused, "127.0.0.1:9").head().headers()["allow"], "GET, HEAD");
+    }
+
+    #[test]
+    fn a_form_that_comes_through_a_proxy_with_another_name_is_told_what_the_proxy_has_to_pass_on() {
+        let login = DashboardRequest {
+            method: "POST".to_owned(),
+            origin: Some("https://job.example".to_owned()),
+            body: Bytes::from_static(b"token=secret%2B%2F"),
+            ..get("/login")
+        };
+        let refused = answered(&login, "10.0.0.1:9");
+        assert_eq!(refused.status, StatusCode::MISDIRECTED_REQUEST);
+        assert!(text(&refused).contains("Host"), "{}", text(&refused));
+        let passed_on = DashboardRequest { host: Some("job.example".to_owned()), ..login };
+        assert_eq!(answered(&passed_on, "10.0.0.1:9").status, StatusCode::SEE_OTHER);
+    }
+
+    #[test]
     fn no_route_changes_anything() {
         for path in PATHS.into_iter().chain(["/login", "/kill", "/hosts"]) {
-            for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"] {
+            for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
                 let request = DashboardRequest { method: method.to_owned(), ..get(path) };
                 let status = answered(&request, "127.0.0.1:9").status;
                 assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");

@@ -2,10 +2,14 @@
 
 use hyper::body::Bytes;
 use hyper::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderName, LOCATION, ORIGIN, SET_COOKIE,
+    ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderName, LOCATION, ORIGIN,
+    SET_COOKIE,
 };
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Response, StatusCode};
+
+/// The content type of the news. A proxy such as nginx must pass each of them on at once.
+pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// The parts of a request that matter here.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -44,6 +48,11 @@ impl DashboardRequest {
             accept: header(ACCEPT),
             body: Bytes::new(),
         }
+    }
+
+    /// Whether it only asks.
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.method.as_str(), "GET" | "HEAD")
     }
 
     /// Whether it carries the token of a login.
@@ -116,6 +125,12 @@ impl DashboardAnswer {
         }
         if self.leads_to_page {
             set(LOCATION, "/");
+        }
+        if self.content_type == EVENT_STREAM {
+            set(HeaderName::from_static("x-accel-buffering"), "no");
+        }
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            set(ALLOW, "GET, HEAD");
         }
         if self.status == StatusCode::UNAUTHORIZED {
             set(hyper::header::WWW_AUTHENTICATE, "Bearer");

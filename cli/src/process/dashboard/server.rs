@@ -31,7 +31,7 @@ use super::answer::{DashboardRoute, answer};
 use super::feed::FedEvents;
 use super::follow::follow;
 use super::output::{OutputFolder, answer_output};
-use super::request::{DashboardAnswer, DashboardRequest};
+use super::request::{DashboardAnswer, DashboardRequest, EVENT_STREAM};
 use super::viewers::{ConnectionState, ViewerNews, Viewers};
 use super::{PublishedSnapshot, listen};
 
@@ -201,7 +201,7 @@ fn news(service: &DashboardService, connection: &Rc<ConnectionState>) -> Respons
     let whole = service.record.borrow().whole(since_1970(wall_clock()), status);
     match service.viewers.add(connection, &whole) {
         Some(news) => {
-            let stream = DashboardAnswer::new(StatusCode::OK, "text/event-stream", Bytes::new());
+            let stream = DashboardAnswer::new(StatusCode::OK, EVENT_STREAM, Bytes::new());
             stream.head().map(|()| OneBody::Right(news))
         }
         None => {

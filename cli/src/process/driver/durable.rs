@@ -13,18 +13,23 @@ use elastic_driver::journal::{Founding, Image, JobSecretsBytes, Tenure, TenureEr
 use elastic_journal::{FileJournal, Journal, JournalBatch, JournalError, LoadedJournal};
 use elastic_protocol::WorkerId;
 use elastic_runtime::OffloadPort;
-use elastic_transport::sealed::{open, seal};
-use elastic_transport::{AuthorityError, JobSecrets};
+use elastic_transport::sealed::{is_sealed, open, seal};
+use elastic_transport::{AuthorityError, JobSecrets, SharedSecret};
 
 use super::listening::Listening;
 use super::state_keeper::KeptJournal;
 use crate::command_line::{CommandFailure, DriverPlan, ResultExt};
 use crate::process::state_dir::JOURNAL_FILE;
 
+/// Hint if a driver has another secret than the job's others.
+pub(super) const SAME_SECRET: &str = "give every driver of the job the same --store-secret FILE";
+
 /// An open journal with the job that it holds.
 pub(super) struct Durable {
     pub(super) tenure: Tenure,
     pub(super) secrets: JobSecrets,
+    /// The digest of the secret that seals the secrets in the store; empty if they lie there in the clear.
+    pub(super) sealed_with: String,
     pub(super) port: JournalPort,
     /// The journal's file, for its keeper; `None` if the journal is in a store.
     pub(super) file: Option<Weak<Mutex<FileJournal>>>,
@@ -93,9 +98,8 @@ impl Durable {
         way_out: String,
         lane: &OffloadPort,
     ) -> Result<Self, Unusable> {
-        // A state directory is this user's; others may read the content of a store.
         let store = plan.store.as_ref();
-        let sealing = store.and_then(|store| store.secret.as_ref().or(plan.shared.as_ref()));
+        let sealing = plan.sealing();
         let founding = || {
             let secrets = Listening::new_job(plan.shared.as_ref())?;
             let bytes = match sealing {
@@ -129,16 +133,17 @@ impl Durable {
         let opened = open(sealing, &tenure.image.secrets.0).map_err(|error| {
             let failure =
                 CommandFailure::usage(format!("the job's secrets in {name} cannot be read"));
-            let hint = "give every driver of the job the same --store-secret FILE";
-            Unusable::Lasting(failure.source(error).hint(hint))
+            Unusable::Lasting(failure.source(error).hint(SAME_SECRET))
         })?;
+        let sealing = sealing.filter(|_| is_sealed(&tenure.image.secrets.0));
+        let sealed_with = sealing.map(SharedSecret::digest).unwrap_or_default();
         let secrets = JobSecrets::from_bytes(&opened)
             .failed(format!("the journal {name} cannot be used"))
             .map_err(Unusable::Lasting)?;
         let over = OverMark::default();
         let journal = ClosedAside { journal: Some(journal), over: over.clone() };
         let port = JournalPort::new(Box::new(journal), lane.clone());
-        Ok(Self { tenure, secrets, port, file: None, over })
+        Ok(Self { tenure, secrets, sealed_with, port, file: None, over })
     }
 
     /// Workers that were started and have not attached: their tokens are still valid.

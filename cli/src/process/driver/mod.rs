@@ -49,6 +49,7 @@ use super::boot_time;
 use super::dashboard::{Dashboard, DashboardJob};
 use super::event_log::{EventLog, LoggedStart};
 use super::launcher::{AgentCommand, LaunchMethod, Launcher};
+use super::network::check_interface;
 use super::node::Beside;
 use super::observer::{DriverEnd, ObservedDashboard, Observer};
 use super::progress::show;
@@ -78,6 +79,12 @@ pub(crate) fn run_driver(
     log: &str,
     beside: Option<Rc<Beside>>,
 ) -> Result<(), CommandFailure> {
+    // Its own agent would refuse the interface, and would be started again and again.
+    if let Some(interface) =
+        plan.interface.as_deref().filter(|_| plan.launcher == LauncherKind::Local)
+    {
+        check_interface(interface)?;
+    }
     let mut standing = Standing::default();
     let pulse = Pulse::new(boot_time());
     let signals = signals(&plan, &pulse)?;

@@ -135,7 +135,7 @@ pub(super) async fn open_store(
     if let Err(own) = standing.leads(job.clone()) {
         return Ok(Err(DriverLifeEnd::Lost(replaced(store, Some(&own), &job))));
     }
-    seat.name_job(plan, &reached_at, &job);
+    seat.name_job(plan, &reached_at, &durable);
     let listening = listen(plan, Some(reserved.into_socket()), &durable)?;
     Ok(Ok(OpenedDriver { state, listening, durable: Some(durable), seat: Some(seat) }))
 }

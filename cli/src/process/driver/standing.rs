@@ -14,11 +14,12 @@ use elastic_journal::etcd::{
 use elastic_protocol::JobResult;
 use elastic_protocol::messages::DriverStatus;
 use elastic_runtime::{OffloadPort, Pulse};
+use elastic_transport::SharedSecret;
 use futures_util::future::{Either, select};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::durable::OverMark;
+use super::durable::{Durable, OverMark, SAME_SECRET};
 use super::lost_job::{outdated, replaced, vanished};
 use crate::command_line::{CommandFailure, DriverPlan, ResultExt, short_id};
 use crate::process::boot_time;
@@ -215,9 +216,11 @@ pub(super) async fn stand(
                 return Ok(Stood::Over(result));
             }
             Ok(Campaign::StandsBy(Some(card)))
-                if !card.program.is_empty() && card.program != program =>
+                if let Some(refusal) = refusal(store, &card, &program, plan.sealing()) =>
             {
-                return Err(of_another_job(store, &card));
+                // It counts as a standby no more: the acting driver would hand over to it.
+                drop(lane.run("withdrawal", move || candidate.withdraw()).await);
+                return Err(refusal);
             }
             Ok(Campaign::Vanished) => {
                 return Ok(Stood::Lost(vanished(store, standing.job.as_deref())));
@@ -289,7 +292,30 @@ fn own_card(plan: &DriverPlan, reached_at: &str) -> DriverCard {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         program: plan.config.program.argv.join(" "),
         job: String::new(),
+        sealed_with: String::new(),
     }
+}
+
+/// The reason why this driver can never follow the acting one: their programs differ, or it has another secret than the one
+/// that seals the job's secrets. A card without either says nothing of it.
+fn refusal(
+    store: &EtcdAddress,
+    acting: &DriverCard,
+    program: &str,
+    secret: Option<&SharedSecret>,
+) -> Option<CommandFailure> {
+    if !acting.program.is_empty() && acting.program != program {
+        return Some(of_another_job(store, acting));
+    }
+    let differs = match secret.map(SharedSecret::digest) {
+        _ if acting.sealed_with.is_empty() => return None,
+        Some(own) if own == acting.sealed_with => return None,
+        Some(_) => "has sealed its secrets with another one than this driver's",
+        None => "has sealed its secrets, and this driver is given no secret",
+    };
+    let acts_at = &acting.address;
+    let message = format!("this driver cannot stand by: the job at {acts_at} in {store} {differs}");
+    Some(CommandFailure::usage(message).hint(SAME_SECRET))
 }
 
 /// The signal that asks the driver to end within this time.
@@ -333,10 +359,11 @@ impl LeaderSeat {
         self.journal.clone()
     }
 
-    /// Tells the standbys the name of the job that this driver leads. They need it for messages alone, so a failure is
-    /// not an error here: the journal's next write tells if the store does not take it.
-    pub(super) fn name_job(&mut self, plan: &DriverPlan, reached_at: &str, job: &str) {
-        let card = DriverCard { job: job.to_owned(), ..own_card(plan, reached_at) };
+    /// Tells the standbys the name of the job that this driver leads, and which secret seals it. A failure is not an error
+    /// here: the journal's next write tells if the store does not take it.
+    pub(super) fn name_job(&mut self, plan: &DriverPlan, reached_at: &str, durable: &Durable) {
+        let (job, sealed_with) = (durable.tenure.job.to_string(), durable.sealed_with.clone());
+        let card = DriverCard { job, sealed_with, ..own_card(plan, reached_at) };
         if let Err(error) = self.journal.introduce(&card) {
             tracing::debug!(error = with_cause(&error), "the store does not name the job");
         }

@@ -2,10 +2,10 @@
 //! by `node`.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use elastic_runtime::system;
-use elastic_transport::network::ip_towards;
+use elastic_transport::network::{ip_towards, is_name_of_host};
 
 use super::taken_port::once_settled;
 use super::{Bound, ELSEWHERE, resolve};
@@ -45,7 +45,7 @@ fn head_port(
     let mut is_refused = None;
     for address in addresses {
         // The name of a machine often resolves to its own loopback, which no other machine reaches.
-        let is_own_name = address.ip().is_loopback() && !is_said_loopback(head);
+        let is_own_name = address.ip().is_loopback() && is_name_of_host(head);
         let bind = match is_own_name {
             true => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()),
             false => *address,
@@ -92,12 +92,6 @@ fn bind_own(address: SocketAddr) -> io::Result<UdpSocket> {
 /// Whether a driver answers at an address.
 fn answers(address: SocketAddr) -> bool {
     route_to(address).is_ok_and(|route| is_answered_at(route.from, route.to))
-}
-
-/// Whether the head names the loopback itself, rather than a machine.
-fn is_said_loopback(head: &str) -> bool {
-    let host = head.rsplit_once(':').map_or(head, |(host, _)| host).trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]

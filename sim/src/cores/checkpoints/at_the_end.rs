@@ -24,6 +24,7 @@ impl World {
     pub(in crate::cores) fn note_save_failed(&mut self) {
         self.driver.last_commit = None;
         self.driver.before_stop.forget();
+        self.no_save_is_due_before_leaving();
     }
 
     /// World time until which the driver may wait for the last save if the storage hangs.

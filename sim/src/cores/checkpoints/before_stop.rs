@@ -32,7 +32,7 @@ impl World {
     }
 
     /// The step that all members of the generation that trains have committed. None if it may be that they cannot save one.
-    fn commit_to_save(&self) -> Option<u64> {
+    pub(super) fn commit_to_save(&self) -> Option<u64> {
         let has_checkpoints =
             self.scenario.driver.checkpoint.is_some() && self.options.job.is_in_process();
         let trains = self.driver.phase == ObservedPhase::Run && self.driver.result.is_none();
@@ -46,6 +46,11 @@ impl World {
             program.saved.filter(|_| trains).map(|saved| saved.model.step)
         });
         steps.min().flatten()
+    }
+
+    /// Most steps by which the driver's knowledge is behind the members, and by which a save may be behind that.
+    pub(super) fn steps_behind(&self) -> u64 {
+        BEHIND_NS / self.scenario.step_ns.max(1) + 2 * self.scenario.commit_every
     }
 
     /// The driver lets the job's end wait for a save.
@@ -62,9 +67,8 @@ impl World {
         let Some(step) = asked.committed.filter(|_| outcome == JobOutcome::Stopped) else {
             return Ok(());
         };
-        let behind = BEHIND_NS / self.scenario.step_ns.max(1) + 2 * self.scenario.commit_every;
         let newest = self.storage.newest(self.driver.job);
-        if newest.unwrap_or(0) + behind >= step {
+        if newest.unwrap_or(0) + self.steps_behind() >= step {
             return Ok(());
         }
         Err(format!(

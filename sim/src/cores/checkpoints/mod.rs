@@ -2,6 +2,7 @@
 //! the storage loses power (`storage`). Part of the simulated world.
 
 mod at_the_end;
+pub(in crate::cores) mod before_leaving;
 pub(in crate::cores) mod before_stop;
 mod in_time;
 mod storage;
@@ -47,19 +48,15 @@ impl World {
         let place = entry.place;
         let program = &mut entry.program;
         match command {
-            CheckpointCommand::Save(CheckpointPart { order, rank, world_size, .. }) => {
+            CheckpointCommand::Save(CheckpointPart { order, rank, parts, .. }) => {
                 let (stamp, step) = (order.stamp, order.step);
                 let reached = Step(program.saved.map_or(0, |saved| saved.model.step));
                 let outcome = |report| Some(CheckpointOutcome { stamp, step, report });
                 if program.generation == stamp && reached >= step {
                     return outcome(CheckpointReport::Missed { reached });
                 }
-                if program.part.is_some_and(|part| part.is_busy) {
-                    self.storage.note_settled(self.now);
-                    let reason = "busy with an earlier save".to_owned();
-                    return outcome(CheckpointReport::Failed { reason });
-                }
-                let (ranks, step) = (world_size, step.0);
+                // A part that is still being written is in vain, and is given up: its end is not heard.
+                let (ranks, step) = (parts, step.0);
                 let part = PartSave { stamp, step, rank, ranks, model: None, is_busy: false };
                 program.part = Some(part);
                 self.decide(place, || format!("save step {step}"));
@@ -67,11 +64,8 @@ impl World {
             }
             CheckpointCommand::Seal { stamp, step, keep } => {
                 self.decide(place, || format!("make step {step} whole"));
-                let ranks = self.processes[process as usize].program.world_size();
-                let Some(takes) = self.storage.draw_time() else {
-                    self.storage.note_hang(stamp);
-                    return None;
-                };
+                let ranks = self.processes[process as usize].program.part.map_or(0, |it| it.ranks);
+                let takes = self.begin_write(process, stamp)?;
                 let whole = Happening::MadeWhole { process, stamp, step: step.0, ranks, keep };
                 self.agenda.push(self.now + takes, whole);
                 None
@@ -97,23 +91,32 @@ impl World {
 
     /// Training has ended, and its last commit is to be saved.
     pub(super) fn write_last_part(&mut self, process: u32, part: CheckpointPart) {
-        let CheckpointPart { order, rank, world_size: ranks, .. } = part;
+        let CheckpointPart { order, rank, parts: ranks, .. } = part;
         let (stamp, step) = (order.stamp, order.step.0);
         let program = &mut self.processes[process as usize].program;
         let model = program.saved.map(|saved| saved.model);
-        // An earlier write may still be under way: its answer is about another step, which nobody waits for.
+        // An earlier write may still be under way. It is given up, as nobody waits for its step.
         program.part = Some(PartSave { stamp, step, rank, ranks, model, is_busy: true });
         self.begin_writing(process, stamp, step);
     }
 
     fn begin_writing(&mut self, process: u32, stamp: Stamp, step: u64) {
-        match self.storage.draw_time() {
-            Some(takes) => {
-                let written = Happening::PartWritten { process, stamp, step };
-                self.agenda.push(self.now + takes, written);
-            }
-            None => self.storage.note_hang(stamp),
+        if let Some(takes) = self.begin_write(process, stamp) {
+            let written = Happening::PartWritten { process, stamp, step };
+            self.agenda.push(self.now + takes, written);
         }
+    }
+
+    /// The time that a write of a process takes. None if it hangs, or waits behind one that hangs: a write that does not return cannot
+    /// be given up.
+    fn begin_write(&mut self, process: u32, stamp: Stamp) -> Option<u64> {
+        let program = &mut self.processes[process as usize].program;
+        let takes = if program.writer_hangs { None } else { self.storage.draw_time() };
+        if takes.is_none() {
+            program.writer_hangs = true;
+            self.storage.note_hang(stamp);
+        }
+        takes
     }
 
     /// A process has written its part.
@@ -131,7 +134,12 @@ impl World {
         part.is_busy = false;
         let (rank, ranks, model) = (part.rank, part.ranks, part.model);
         let Some(model) = model else { return };
-        let report = match self.storage.write((job, stamp, step), (rank, ranks), model, is_full) {
+        let written = match rank < ranks {
+            true => self.storage.write((job, stamp, step), (rank, ranks), model, is_full),
+            false => Ok(StorageResult::Done),
+        };
+        let report = match written {
+            Ok(StorageResult::Differ(reason)) => CheckpointReport::Differ { reason },
             Ok(StorageResult::Done) => CheckpointReport::PartSaved { bytes: 1 },
             Ok(StorageResult::Failed(reason)) => {
                 self.storage.note_settled(self.now);
@@ -158,6 +166,10 @@ impl World {
         let is_full = self.storage.draw_full();
         let report = match self.storage.seal((job, stamp, step), (ranks, keep), is_full) {
             Ok(StorageResult::Done) => CheckpointReport::Sealed { bytes: 1, troubles: Vec::new() },
+            Ok(StorageResult::Differ(reason)) => {
+                self.storage.note_settled(self.now);
+                CheckpointReport::Differ { reason }
+            }
             Ok(StorageResult::Failed(reason)) => {
                 self.storage.note_settled(self.now);
                 CheckpointReport::Failed { reason }
@@ -204,7 +216,7 @@ impl World {
         if !program.is_root() {
             return;
         }
-        if source.is_none() {
+        let Some(source) = source else {
             let begins_at = program.saved.map_or(0, |saved| saved.model.step);
             let told = self.storage.told(job).unwrap_or_default();
             if begins_at < told {
@@ -213,7 +225,7 @@ impl World {
                 ));
             }
             return;
-        }
+        };
         let told = self.storage.empty(job);
         if self.driver.job == job {
             self.driver.gone_checkpoint = told.or(self.driver.gone_checkpoint);
@@ -227,6 +239,8 @@ impl World {
             program.begin_from(model);
         }
         let (stamp, step) = (program.stamp, found.map(|model| Step(model.step)));
-        self.tell_event(process, TrainingEvent::Resumed { stamp, step, notes: Vec::new() });
+        let is_gone = source.last.as_ref().is_some_and(|last| step < Some(last.step));
+        let resumed = TrainingEvent::Resumed { stamp, step, notes: Vec::new(), is_gone };
+        self.tell_event(process, resumed);
     }
 }

@@ -44,7 +44,9 @@ pub(in crate::cores) type SaveKey = (JobNumber, Stamp, u64);
 pub(super) enum StorageResult {
     /// It is done, and safe.
     Done,
-    /// It has failed as operations may: the disk is full, the power is gone, or replicas differ.
+    /// The replicas' contents differ.
+    Differ(String),
+    /// It has failed as operations may: the disk is full, or the power is gone.
     Failed(String),
 }
 
@@ -182,7 +184,9 @@ impl SharedStorage {
         is_full: bool,
     ) -> Result<StorageResult, String> {
         let (job, _, step) = key;
-        let parts = self.parts.get(&key).cloned().unwrap_or_default();
+        let mut parts = self.parts.get(&key).cloned().unwrap_or_default();
+        // Others are of an attempt in which each rank wrote a part.
+        parts.retain(|rank, _| *rank < ranks);
         let is_withdrawn = self.withdrawn.contains(&key);
         if let Some(rank) = (0..ranks).find(|rank| !parts.contains_key(rank) && !is_withdrawn) {
             return Err(format!(
@@ -212,6 +216,9 @@ impl SharedStorage {
             Err(SaveError::PartsDiffer { what, .. }) if !differ_in_damage(&models) => Err(format!(
                 "C-1: the checkpoint of step {step} has parts of several commits: {what}"
             )),
+            Err(error @ SaveError::PartsDiffer { .. }) => {
+                Ok(StorageResult::Differ(error.to_string()))
+            }
             Err(error) => Ok(StorageResult::Failed(error.to_string())),
         }
     }

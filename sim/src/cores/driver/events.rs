@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use elastic_driver::{DriverEvent, EventKind, WorkerStanding};
-use elastic_protocol::{JobOutcome, JobResult, ResetCause, Time};
+use elastic_protocol::{GenerationId, JobOutcome, JobResult, ResetCause, Time};
 
 use super::super::checkpoints::GONE_CHECKPOINT;
 use super::super::processes::SimulatedProcess;
@@ -68,7 +68,7 @@ impl World {
                 }
                 let checked = self.note_repair(&cause);
                 self.demand(checked);
-                self.check_death(&cause);
+                self.check_death(generation, &cause);
                 self.driver.enter_phase(self.now, ObservedPhase::Gather);
                 self.driver.reset_since.get_or_insert(self.now);
                 if self.driver.life == self.newest {
@@ -110,6 +110,8 @@ impl World {
                     Some(process) => {
                         self.processes[process as usize].stopping.is_told = true;
                         let checked = self.check_stop(process, &reason);
+                        self.demand(checked);
+                        let checked = self.check_saved_before_leaving(process);
                         self.demand(checked);
                     }
                     // The order to start it is on its way.
@@ -228,26 +230,56 @@ impl World {
     }
 
     /// Checks that the death of a worker ends one generation only: it is told twice, before the exit status and with it.
-    fn check_death(&mut self, cause: &ResetCause) {
+    fn check_death(&mut self, generation: GenerationId, cause: &ResetCause) {
         let (ResetCause::WorkerDied { worker } | ResetCause::WorkerExited { worker, .. }) = cause
         else {
             return;
         };
-        if !self.driver.deaths.insert(worker.incarnation) {
+        if self.driver.deaths.insert(worker.incarnation, generation).is_some() {
             self.fail_safety(format!("G-12: the death of {worker} ends a second generation"));
         }
     }
 
-    /// Checks a job that failed after its training had succeeded (G-10): a death that ended a generation is not its cause.
+    /// Checks a job that failed after its training had succeeded (G-10): a death that ended an earlier generation is not its
+    /// cause, since the others went on.
     fn check_late_failure(&self, result: &JobResult) -> Result<(), String> {
         let had_succeeded =
             self.driver.result.as_ref().is_some_and(|it| it.outcome == JobOutcome::Succeeded);
         let failed = result.first_failure.as_ref().map(|failure| &failure.worker);
         match failed.filter(|_| had_succeeded && result.outcome == JobOutcome::Failed) {
-            Some(worker) if self.driver.deaths.contains(&worker.incarnation) => Err(format!(
-                "G-10: the others outlived {worker} and succeeded, and its death fails the job"
-            )),
+            Some(worker)
+                if self
+                    .driver
+                    .deaths
+                    .get(&worker.incarnation)
+                    .is_some_and(|it| *it < result.generation) =>
+            {
+                Err(format!(
+                    "G-10: the others outlived {worker} and succeeded, and its death fails the job"
+                ))
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Checks a job that has succeeded (G-10): no member of its last generation has failed by itself as far as this driver has
+    /// heard.
+    fn check_no_silent_failure(&self, result: &JobResult) -> Result<(), String> {
+        if result.outcome != JobOutcome::Succeeded || !self.scenario.trains {
+            return Ok(());
+        }
+        let members = self.driver.members.iter().map(|it| &self.processes[*it as usize]);
+        let has_failed = |it: &&SimulatedProcess| {
+            let is_heard = it.stopping.reported.is_some_and(|(life, _)| life == self.driver.life);
+            let is_own = !it.stopping.is_told && !it.stopping.is_signalled() && !it.is_leaving;
+            is_heard && is_own && it.end.is_some_and(|status| !status.is_success())
+        };
+        match members.into_iter().find(has_failed) {
+            Some(failed) => Err(format!(
+                "G-10: {} has failed in the last generation, and the job succeeded: {}",
+                failed.id, result.reason
+            )),
+            None => Ok(()),
         }
     }
 
@@ -260,6 +292,8 @@ impl World {
         }
         self.driver.has_left = true;
         let checked = self.check_late_failure(&result);
+        self.demand(checked);
+        let checked = self.check_no_silent_failure(&result);
         self.demand(checked);
         let checked = self.check_last_commit_saved();
         self.demand(checked);

@@ -29,12 +29,13 @@ impl World {
     }
 
     /// Begins an interregnum, if the job is quiet. Called just before the driver dies or stands still. A decision that the
-    /// disk has refused may be found there by the next driver.
+    /// disk has refused, or has not answered, may be found there by the next driver: the end of the job, too.
     pub(in crate::cores) fn begin_interregnum(&mut self) {
         let is_quiet = self.interregnum.is_none()
             && self.disturbed_at + QUIET_NS <= self.now
             && self.driver.phase == ObservedPhase::Run
             && self.driver.refused_since.is_none()
+            && self.driver.dead_disk.is_none()
             && self.is_settled();
         if is_quiet {
             self.interregna += 1;

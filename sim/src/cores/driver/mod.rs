@@ -37,6 +37,7 @@ pub(super) use self::journal::Tenancy;
 use self::parting::PartingDue;
 pub(in crate::cores) use self::parting::REFUSAL;
 use self::standbys::Standbys;
+use super::checkpoints::before_leaving::SaveBeforeLeaving;
 use super::checkpoints::before_stop::SaveBeforeStop;
 use super::network::{Peers, new_peers};
 use super::{Happening, MS, World};
@@ -208,7 +209,7 @@ pub(super) struct DriverLife {
     /// driver does not know of it otherwise.
     pub(in crate::cores) saved_unstored: Option<(u64, u64)>,
     /// Workers whose death has ended a generation under this driver.
-    deaths: BTreeSet<Incarnation>,
+    deaths: BTreeMap<Incarnation, GenerationId>,
     /// Hosts and workers that the driver must part from others.
     parting: PartingDue,
     /// Workers whose exit status the driver has taken.
@@ -235,6 +236,7 @@ pub(super) struct DriverLife {
     /// The commit with which training has ended on all ranks, until the driver has said that it could not be saved.
     pub(super) last_commit: Option<u64>,
     pub(super) before_stop: SaveBeforeStop,
+    pub(super) before_leaving: Option<SaveBeforeLeaving>,
     /// Whether processes outlive the generation that they were started for: the program is known to use the library.
     pub(super) keeps_processes: bool,
     /// The drivers that stand by for this one.
@@ -297,6 +299,7 @@ impl DriverLife {
         let return_ns = config.deadlines.return_grace().as_nanos() as u64 + LATE_NS;
         let mut hosts = scenario.host_manager.clone();
         hosts.known = tenure.image.known_hosts();
+        let cooldowns = Cooldowns::of(&hosts.known);
         let seat = match hub {
             None => {
                 let rng = stream(seed, "driver", u64::from(life) - 1);
@@ -349,12 +352,12 @@ impl DriverLife {
             refused_since: None,
             polls: 0,
             hosts_since: at,
-            cooldowns: Cooldowns::default(),
+            cooldowns,
             resets: 0,
             last_reset: None,
             gone_checkpoint: None,
             saved_unstored: None,
-            deaths: BTreeSet::new(),
+            deaths: BTreeMap::new(),
             parting: PartingDue::default(),
             explained: BTreeSet::new(),
             phase,
@@ -370,6 +373,7 @@ impl DriverLife {
             result,
             last_commit: None,
             before_stop: SaveBeforeStop::default(),
+            before_leaving: None,
             keeps_processes,
             standbys: Standbys::default(),
             is_asked_to_stop: false,

@@ -3,7 +3,7 @@
 
 use elastic_driver::EventKind;
 use elastic_protocol::messages::UnreachableHost;
-use elastic_protocol::{ResetCause, WorkerId};
+use elastic_protocol::{HostName, ResetCause, WorkerId};
 
 use super::super::{MS, World};
 
@@ -52,7 +52,9 @@ impl World {
             }
             EventKind::GenerationFormed { members, .. } => {
                 let told = std::mem::take(&mut self.driver.parting);
-                if let Some(UnreachableHost { from, to, breaks, .. }) = told.quarrel {
+                let is_there = |host: &HostName| members.iter().any(|member| member.host == *host);
+                let quarrel = told.quarrel.filter(|it| is_there(&it.from) && is_there(&it.to));
+                if let Some(UnreachableHost { from, to, breaks, .. }) = quarrel {
                     return Err(format!(
                         "G-9: {from} did not reach {to} in {breaks} generations, and the next one is formed with both"
                     ));

@@ -60,6 +60,9 @@ impl World {
         let fault = self.plan[index as usize].fault;
         self.calm_before_fault = self.calm_for(self.driver.phase_since);
         self.faulted_at = self.now;
+        if !fault.is_notice() {
+            self.no_save_is_due_before_leaving();
+        }
         // A driver may also die while it ends its job.
         if self.healed_at.is_some() || (self.is_over() && !fault.takes_the_driver()) {
             return;
@@ -80,6 +83,7 @@ impl World {
         }
         let fault = self.plan[index as usize].fault;
         self.faulted_at = self.now;
+        self.no_save_is_due_before_leaving();
         if !fault.spares_the_job() {
             self.disturb();
         }

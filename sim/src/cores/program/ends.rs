@@ -9,6 +9,9 @@ use super::super::{Happening, MS, World};
 use super::ProgramStage;
 use crate::decisions::words;
 
+/// Least and longest time in which a program ends that has nothing left to do.
+pub(super) const EXIT_NS: (u64, u64) = (200_000, 20 * MS);
+
 impl World {
     /// Saves live state as the commit that an interrupt, or the end, leaves behind.
     pub(super) fn keep(&mut self, process: u32) -> CommitId {
@@ -27,6 +30,7 @@ impl World {
     }
 
     pub(super) fn roll_back(&mut self, process: u32) {
+        self.note_collective_ended(process);
         self.leave_group(process, true);
         let program = self.program(process);
         program.gave_up_in = program.stamp;
@@ -116,14 +120,32 @@ impl World {
         self.roll_back(process);
     }
 
+    /// A program that does not train ends once it has joined the job, some time later.
+    pub(in crate::cores) fn handle_joined_job(&mut self, process: u32) {
+        if self.freeze(process, Happening::Joined { process }) {
+            return;
+        }
+        let link = self.processes[process as usize].link;
+        if !self.links[link as usize].is_in_touch() {
+            self.agenda.push(self.now + 100 * MS, Happening::Joined { process });
+            return;
+        }
+        self.exit_within(process, 0, (200 * MS, 3_000 * MS));
+    }
+
     pub(super) fn exit(&mut self, process: u32, exit: &RunExit) {
         let code = match exit {
             RunExit::Left { .. } => 0,
             RunExit::Finished { result } => i32::from(result.outcome == JobOutcome::Failed),
             RunExit::Failed | RunExit::Orphaned { .. } | RunExit::WrongJob { .. } => 1,
         };
+        self.exit_within(process, code, EXIT_NS);
+    }
+
+    /// Ends a program after a time between these two, in nanoseconds.
+    pub(super) fn exit_within(&mut self, process: u32, code: i32, (least, most): (u64, u64)) {
         self.enter_stage(process, ProgramStage::Exiting);
-        let wait = self.draw_ns(200_000, 20 * MS);
+        let wait = self.draw_ns(least, most);
         self.agenda.push(self.now + wait, Happening::Exited { process, code });
     }
 }

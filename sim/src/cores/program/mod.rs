@@ -130,6 +130,8 @@ pub(super) struct TrainingProgram {
     pub(super) is_watched: bool,
     /// The step that this process was told to save.
     pub(super) part: Option<PartSave>,
+    /// Whether a write to the storage does not return.
+    pub(super) writer_hangs: bool,
     steps_since_commit: u64,
     has_told_commit: bool,
     pub(super) raises: bool,

@@ -24,6 +24,9 @@ impl World {
         }
         self.processes[process as usize].has_booted = true;
         self.start_state_node(process);
+        if !self.scenario.trains {
+            return self.handle_joined_job(process);
+        }
         self.rest(process, 0);
     }
 

@@ -5,8 +5,9 @@
 use elastic_protocol::CommitId;
 use elastic_protocol::messages::{Ballot, ProcessPlace, Vote};
 
+use super::super::World;
 use super::super::processes::SimulatedProcess;
-use super::super::{Happening, MS, World};
+use super::ends::EXIT_NS;
 use super::{ProgramStage, Saved};
 use crate::trace::TraceKind;
 
@@ -86,18 +87,12 @@ impl World {
         let program = self.program(process);
         program.saved = Some(Saved { id: CommitId::default(), model: program.live });
         self.leave_group(process, false);
-        self.exit_script(process, 0);
+        self.exit_within(process, 0, EXIT_NS);
     }
 
     pub(super) fn fail_script(&mut self, process: u32) {
         self.program(process).has_raised = true;
         self.leave_group(process, true);
-        self.exit_script(process, 1);
-    }
-
-    fn exit_script(&mut self, process: u32, code: i32) {
-        self.enter_stage(process, ProgramStage::Exiting);
-        let wait = self.draw_ns(200_000, 20 * MS);
-        self.agenda.push(self.now + wait, Happening::Exited { process, code });
+        self.exit_within(process, 1, EXIT_NS);
     }
 }

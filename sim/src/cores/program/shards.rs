@@ -5,7 +5,7 @@
 use elastic_protocol::messages::JobShards;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_worker::state::sampler::{
-    LedgerPlan, ReduceOp, ShardDeal, ShardFold, fold_partial, shard_seed, share_of_global,
+    LedgerPlan, ReduceOp, ShardDeal, ShardFold, fold_partial, share_of_global,
 };
 
 use super::super::World;
@@ -63,11 +63,11 @@ impl World {
         let counts = self.program(process).shards.counts.clone();
         let deal = ShardDeal::of_job(shards, world, &counts);
         let mut fold = ShardFold::new(&deal, rank, ReduceOp::Sum);
-        let (length, seed) = (self.data.length(), self.data.seed());
+        let length = self.data.length();
         for shard in deal.of(rank) {
             let share = share_of_global(model.consumed, length, global_batch, shards, shard);
             let samples = share.map_or((0, 0), |share| (share.local.start, share.local.end));
-            let stream = shard_seed(seed, model.epoch, place, shard);
+            let stream = self.data.stream(model.epoch, place, shard);
             let weights = f64::from_bits(model.weights);
             let gradient = self.data.gradient(model.epoch, samples, weights, stream);
             if let Err(error) = fold.add(vec![gradient]) {

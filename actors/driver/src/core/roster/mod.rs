@@ -96,6 +96,25 @@ impl Roster {
         &self.snapshot.hosts
     }
 
+    /// Hosts off the list that are drained or blacklisted, by name.
+    pub(crate) fn unlisted(&self) -> &[HostEntry] {
+        &self.snapshot.unlisted
+    }
+
+    /// Whether a host is not listed any more, or the operator has taken it out. Not if it is blacklisted: its workers take no
+    /// part.
+    pub(crate) fn is_taken_out(&self, host: &HostName) -> bool {
+        let state_in = |entries: &[HostEntry]| {
+            entries.iter().find(|entry| entry.name == *host).map(|entry| entry.state)
+        };
+        match self.seating.listing(host) {
+            None => matches!(state_in(self.unlisted()), None | Some(HostState::Drained)),
+            Some(listing) => {
+                listing.slots == 0 && state_in(self.hosts()) == Some(HostState::Drained)
+            }
+        }
+    }
+
     /// Warnings of the host manager about the list.
     pub(crate) fn host_warnings(&self) -> &[String] {
         &self.snapshot.warnings

@@ -400,6 +400,12 @@ impl Seating {
         all.into_values().cloned().collect()
     }
 
+    /// Sorts workers by the age of their hosts, the oldest first, and by their slots. Hosts that are not listed come first.
+    pub(crate) fn sort_by_age(&self, workers: &mut [WorkerId]) {
+        let position = |host: &HostName| self.listing(host).map(|listing| listing.position);
+        workers.sort_by_cached_key(|it| (position(&it.host), it.host.clone(), it.slot));
+    }
+
     /// Number of ready workers that are members of the generation formed last.
     pub(crate) const fn ready_members(&self) -> usize {
         self.ready_members

@@ -170,6 +170,7 @@ impl Roster {
             return Some(AttachedAs::Leaving);
         }
         record.accused = false;
+        record.is_before_arrival = !matches!(record.stance, Stance::Member | Stance::Finished);
         Some(match record.stance {
             Stance::Member | Stance::Finished => AttachedAs::Member,
             _ if host_is_there => {
@@ -190,6 +191,7 @@ impl Roster {
     pub(crate) fn note_rest(&mut self, worker: &WorkerId, commit: Option<CommitId>) {
         if let Some(record) = self.workers.get_mut(worker) {
             record.at_rest = true;
+            record.is_before_arrival = false;
             record.commit = commit;
             record.step = commit.map_or(record.step, |commit| commit.step);
         }

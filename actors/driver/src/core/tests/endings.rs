@@ -6,7 +6,8 @@ use elastic_protocol::messages::{AgentToDriver, Ballot};
 use elastic_protocol::{ExitStatus, JobOutcome, WorkerId};
 use elastic_runtime::transport::LinkEvent;
 
-use super::Cluster;
+use super::cluster::lost;
+use super::{Cluster, host};
 use crate::core::{DriverInput, ElasticMode};
 
 fn pair(change: impl FnOnce(&mut crate::core::DriverConfig)) -> Cluster {
@@ -73,13 +74,134 @@ fn g_9_a_finished_job_names_the_processes_that_it_waits_for() {
     assert_eq!(status.waiting_for, None);
 }
 
-#[test]
-fn h_21_the_result_of_those_who_finished_stands() {
+/// A member that has finished, and one that its agent sees die: `fast` has finished before the driver hears of the death.
+fn one_of_two_has_finished(is_silent: bool) -> (Cluster, [WorkerId; 2]) {
     let mut cluster = pair(|_| {});
+    cluster.is_silent_at_end = is_silent;
     let [fast, slow] = [cluster.worker("a", 0), cluster.worker("a", 1)];
+    cluster.deaf.extend([fast.clone(), slow.clone()]);
     cluster.vote(&fast, Ballot::Success);
+    (cluster, [fast, slow])
+}
+
+fn assert_failed_late(cluster: &mut Cluster, fast: &WorkerId, lost: &WorkerId, reason: &str) {
+    assert_eq!(cluster.resets, [], "those who finished keep their result");
+    assert_eq!(cluster.result, None, "{fast} may have data to write");
+    assert!(cluster.stops.is_empty() && cluster.left.is_empty());
+    cluster.exit(fast, ExitStatus::Code(0));
+    let result = cluster.result.clone().expect("the job has ended");
+    assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1), "{}", result.reason);
+    assert_eq!(result.reason, format!("{lost} {reason}"));
+    assert_eq!(result.first_failure.expect("who was lost").worker, *lost);
+    assert!(cluster.warnings.contains(&result.reason), "{:?}", cluster.warnings);
+}
+
+#[test]
+fn h_21_those_who_finished_are_not_reset_and_who_failed_before_it_had_is_told() {
+    const REASON: &str = "failed before training had finished: signal 9 (SIGKILL)";
+    // The exit status comes first.
+    let (mut cluster, [fast, slow]) = one_of_two_has_finished(false);
     cluster.kill(&slow);
-    assert_eq!(cluster.result.expect("the job has ended").outcome, JobOutcome::Succeeded);
+    assert_failed_late(&mut cluster, &fast, &slow, REASON);
+    // The end of the connection comes first.
+    let (mut cluster, [fast, slow]) = one_of_two_has_finished(false);
+    cluster.worker_link(&slow, lost());
+    cluster.settle();
+    assert!(cluster.warnings.iter().any(|it| it.contains("was lost before it had finished")));
+    cluster.kill(&slow);
+    assert_failed_late(&mut cluster, &fast, &slow, REASON);
+    // The death comes first.
+    let (mut cluster, [fast, slow]) = one_of_two_has_finished(true);
+    cluster.hear_agent("a", AgentToDriver::Dying { worker: slow.clone() });
+    cluster.kill(&slow);
+    assert_failed_late(&mut cluster, &fast, &slow, REASON);
+    // The death comes first, and the verdict after the exit status.
+    let (mut cluster, [fast, slow]) = one_of_two_has_finished(true);
+    let agent = cluster.agent("a");
+    let dying = AgentToDriver::Dying { worker: slow.clone() };
+    cluster.core.handle_agent(cluster.now, &agent, dying);
+    cluster.report_exit(&slow, ExitStatus::Signal(9));
+    cluster.settle();
+    assert_failed_late(&mut cluster, &fast, &slow, REASON);
+}
+
+#[test]
+fn g_10_a_member_that_votes_and_dies_before_the_verdict_fails_the_job() {
+    let (mut cluster, [fast, slow]) = one_of_two_has_finished(false);
+    cluster.vote_quietly(&slow, Ballot::Success);
+    cluster.report_exit(&slow, ExitStatus::Code(3));
+    cluster.settle();
+    let reason = "failed before training had finished: exit code 3";
+    assert_failed_late(&mut cluster, &fast, &slow, reason);
+}
+
+#[test]
+fn h_21_a_lost_member_whose_process_ends_well_does_not_fail_the_job() {
+    let (mut cluster, [fast, slow]) = one_of_two_has_finished(false);
+    cluster.worker_link(&slow, lost());
+    cluster.settle();
+    cluster.exit(&slow, ExitStatus::Code(0));
+    cluster.exit(&fast, ExitStatus::Code(0));
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!(result.outcome, JobOutcome::Succeeded, "{}", result.reason);
+    assert_eq!(result.reason, "1 of 2 workers finished in generation 1");
+}
+
+#[test]
+fn g_10_an_error_of_the_program_after_others_have_finished_fails_the_job() {
+    let (mut cluster, [fast, slow]) = one_of_two_has_finished(false);
+    cluster.vote(&slow, Ballot::Failure { status: None, message: "no such column".to_owned() });
+    cluster.exit(&slow, ExitStatus::Code(1));
+    let reason = "failed before training had finished: no such column";
+    assert_failed_late(&mut cluster, &fast, &slow, reason);
+}
+
+/// Two hosts of a slot each, whose members have finished and still have something to do.
+fn two_hosts_have_finished() -> (Cluster, [WorkerId; 2]) {
+    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(1)));
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    let workers = [cluster.worker("a", 0), cluster.worker("b", 0)];
+    cluster.deaf.extend(workers.clone());
+    cluster.finish_all();
+    assert_eq!(cluster.result, None, "their processes have not ended");
+    (cluster, workers)
+}
+
+#[test]
+fn g_10_a_host_that_is_lost_after_the_training_fails_the_job_if_its_process_had_not_ended() {
+    let (mut cluster, [first, second]) = two_hosts_have_finished();
+    cluster.lose_host("a");
+    let reason =
+        "was lost before its process had ended: its host was lost (closed by the other end: gone)";
+    assert_failed_late(&mut cluster, &second, &first, reason);
+    assert_eq!(cluster.lost_hosts, [host("a")]);
+
+    let (mut cluster, [first, second]) = two_hosts_have_finished();
+    cluster.exit(&first, ExitStatus::Code(0));
+    cluster.lose_host("a");
+    cluster.exit(&second, ExitStatus::Code(0));
+    let result = cluster.result.expect("the job has ended");
+    assert_eq!(result.outcome, JobOutcome::Succeeded, "{}", result.reason);
+    assert_eq!(cluster.lost_hosts, []);
+}
+
+#[test]
+fn g_10_a_host_that_a_new_driver_misses_after_the_training_fails_the_job() {
+    for comes_back in [false, true] {
+        let (mut cluster, [first, second]) = two_hosts_have_finished();
+        cluster.restart_driver();
+        cluster.come_back(if comes_back { &["a", "b"] } else { &["b"] });
+        cluster.pass(Duration::from_secs(30));
+        cluster.exit(&second, ExitStatus::Code(0));
+        if comes_back {
+            cluster.exit(&first, ExitStatus::Code(0));
+        }
+        let result = cluster.result.clone().expect("the job has ended");
+        let outcome = if comes_back { JobOutcome::Succeeded } else { JobOutcome::Failed };
+        assert_eq!(result.outcome, outcome, "{}", result.reason);
+        assert!(comes_back || result.reason.contains("its host was lost"), "{}", result.reason);
+    }
 }
 
 #[test]
@@ -128,7 +250,7 @@ fn an_order_to_start_that_crosses_the_drain_of_its_host_is_no_failure() {
         let reason = "host b is leaving: SIGTERM".to_owned();
         let failed = AgentToDriver::StartFailed { worker: starting, reason, is_programs: false };
         cluster.hear_agent("b", failed);
-        let failures = cluster.core.roster.slot(&(super::cluster::host("b"), 0));
+        let failures = cluster.core.roster.slot(&(host("b"), 0));
         assert_eq!(failures.map(|slot| slot.failures), Some(u32::from(!drains)));
     }
 }

@@ -249,6 +249,18 @@ fn x_11_a_worker_that_leaves_on_notice_loses_nothing() {
 }
 
 #[test]
+fn g_9_a_job_that_waits_for_a_slot_whose_worker_was_told_to_leave_says_so() {
+    let mut cluster = trained(&[("a", 2)], 2);
+    let leaver = cluster.worker("a", 1);
+    cluster.say(&leaver, WorkerToDriver::Leaving { reason: "SIGTERM".to_owned() });
+    cluster.settle();
+    cluster.pass(Duration::from_secs(1));
+    let waiting_for = cluster.core.status(cluster.now, &|at| at.to_string()).waiting_for;
+    let waiting_for = waiting_for.unwrap_or_default();
+    assert!(waiting_for.contains("a[1] (its worker was told to leave"), "{waiting_for}");
+}
+
+#[test]
 fn g_8_the_root_holds_the_highest_commit_whatever_its_rank() {
     let mut cluster = trained(&[("a", 1), ("b", 1), ("c", 1)], 1);
     let (first, ahead) = (cluster.worker("a", 0), cluster.worker("c", 0));
@@ -329,4 +341,35 @@ fn who_asks_for_the_table_of_a_generation_that_is_broken_by_then_is_told_the_nex
         cluster.settle();
         assert_eq!((cluster.sizes[1], cluster.deltas), (5, if asks { 4 } else { 5 }));
     }
+}
+
+#[test]
+fn g_9_a_host_with_fewer_slots_than_listed_is_named() {
+    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(2), Some(2)));
+    let name = host("b");
+    cluster.join(&name, 1, Vec::new());
+    cluster.list_host("b", 2);
+    cluster.pass(Duration::from_secs(5));
+    let status = cluster.core.status(cluster.now, &|at| at.to_string());
+    let warning =
+        "host b has 1 slot, and 2 are listed: start its agent with --slots 2, or list 1".to_owned();
+    assert_eq!(status.warnings, [warning]);
+    let waits = status.waiting_for.expect("it waits");
+    assert!(waits.ends_with("waiting for host b (has 1 slot of 2)"), "{waits}");
+    cluster.pass(cluster.core.config.deadlines.elastic);
+    let reason = cluster.result.clone().expect("the elastic timeout has passed").reason;
+    assert!(reason.ends_with("there: b[0]#1; missing: host b (has 1 slot of 2)"), "{reason}");
+}
+
+#[test]
+fn g_9_a_worker_whose_slot_is_not_listed_any_more_is_not_counted_as_there() {
+    let mut cluster = trained(&[("b", 1), ("c", 1)], 2);
+    let dead = cluster.worker("b", 0);
+    cluster.slow_start = true;
+    cluster.kill(&dead);
+    let there = |cluster: &Cluster| cluster.core.glance(cluster.now).gather.there;
+    assert_eq!(there(&cluster), 1);
+    // The only holder of the commit is kept, although its host is not listed any more.
+    cluster.remove_host("c");
+    assert_eq!((there(&cluster), cluster.stops.len()), (0, 0));
 }

@@ -29,5 +29,6 @@ mod restart;
 mod stragglers;
 mod takeover;
 mod total_loss;
+mod untrained_ends;
 
 use self::cluster::{Cluster, host};

@@ -3,12 +3,20 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use elastic_host_manager::{
+    HostEntry, HostManagerConfig, HostManagerCore, HostSource, HostState, HostsSnapshot,
+};
 use elastic_protocol::messages::{Ballot, JobPhase, LiveWorker, StoppedBy, WorkerToDriver};
-use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, Stamp, Term, WorkerId};
+use elastic_protocol::{
+    ExitStatus, Incarnation, JobOutcome, NodeId, ResetCause, Stamp, Term, WorkerId,
+};
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
 
 use super::cluster::lost;
 use super::{Cluster, host};
 use crate::core::DriverConfig;
+use crate::journal::Image;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -409,4 +417,93 @@ fn g_5_the_last_holder_stays_where_its_system_refuses_it_to_form_a_generation_th
     cluster.say(&holder, refused);
     cluster.settle();
     assert!(cluster.stops.is_empty() && cluster.losses.is_empty(), "{:?}", cluster.stops);
+}
+
+#[test]
+fn g_5_of_two_agents_of_a_host_a_new_driver_takes_the_one_that_has_its_workers() {
+    for behind in [Duration::from_millis(100), Duration::from_secs(1)] {
+        let mut cluster = two_by_two(|_| {});
+        let (stamp, agent, live) = (cluster.stamp(), cluster.agent("a"), cluster.live_on("a"));
+        cluster.restart_driver();
+        let twin = NodeId { incarnation: Incarnation(agent.incarnation.0 + 1), ..agent.clone() };
+        cluster.rejoin(&twin, 2, Vec::new());
+        for process in &live {
+            cluster.attach(&process.worker);
+        }
+        cluster.come_back(&["b"]);
+        cluster.pass(behind);
+        cluster.rejoin(&agent, 2, live);
+        cluster.pass(LONG);
+        assert_eq!((cluster.stamp(), cluster.active()), (stamp, 4), "{behind:?}");
+        assert_eq!(cluster.refused, ["another agent of host a has this job's workers"]);
+        // Its session ends: no host is lost with it.
+        cluster.core.handle_link(cluster.now, &twin, &lost());
+        cluster.pass(LONG);
+        assert_eq!(cluster.active(), 4);
+    }
+}
+
+#[test]
+fn x_2_a_worker_that_is_in_session_and_that_no_agent_has_is_lost_with_the_takeovers_deadline() {
+    let mut cluster = two_by_two(|_| {});
+    let (agent, live) = (cluster.agent("a"), cluster.live_on("a"));
+    cluster.restart_driver();
+    cluster.rejoin(&agent, 2, vec![live[0].clone()]);
+    for process in &live {
+        cluster.attach(&process.worker);
+    }
+    cluster.come_back(&["b"]);
+    cluster.pass(Duration::from_secs(1));
+    assert_eq!(cluster.active(), 4, "its own agent may come yet");
+    cluster.pass(cluster.core.config.deadlines.return_grace());
+    assert!(!cluster.members().contains(&live[1].worker), "{:?}", cluster.members());
+}
+
+#[test]
+fn d_4_a_drained_host_off_the_list_has_no_workers_under_the_next_driver_either() {
+    let mut cluster = two_by_two(|_| {});
+    let out = HostEntry { name: host("c"), slots: 0, state: HostState::Drained };
+    let unlisted = |cluster: &mut Cluster, unlisted| {
+        let hosts = cluster.hosts.clone();
+        let snapshot = HostsSnapshot { hosts, unlisted, ..HostsSnapshot::default() };
+        cluster.core.handle_hosts(cluster.now, snapshot);
+        cluster.settle();
+    };
+    // The host manager of a next driver: the host is listed again.
+    let returns = |cluster: &Cluster| {
+        let image = Image::of(&cluster.journal.0).expect("sound");
+        let mut config = HostManagerConfig::new(HostSource::Script);
+        config.known = image.known_hosts();
+        let rng = ChaCha8Rng::seed_from_u64(1);
+        let mut hosts = HostManagerCore::new(config, rng, cluster.now);
+        hosts.handle_discovery(cluster.now, Ok("a:2\nb:2\nc:2\n".to_owned()));
+        hosts.snapshot().hosts[2].state
+    };
+    unlisted(&mut cluster, vec![out.clone()]);
+    assert_eq!(returns(&cluster), HostState::Drained);
+    let until = Some(cluster.now + LONG);
+    let state = HostState::Blacklisted { until };
+    unlisted(&mut cluster, vec![HostEntry { state, ..out.clone() }]);
+    assert!(matches!(returns(&cluster), HostState::Blacklisted { .. }));
+    unlisted(&mut cluster, vec![]);
+    assert_eq!(returns(&cluster), HostState::Listed, "it is let in again");
+    unlisted(&mut cluster, vec![out.clone()]);
+    let records = cluster.journal.0.last();
+    unlisted(&mut cluster, vec![out]);
+    assert_eq!(cluster.journal.0.last(), records, "nothing new is recorded");
+    assert_eq!((cluster.sizes.as_slice(), cluster.active()), ([4].as_slice(), 4), "no reset");
+}
+
+#[test]
+fn h_16_a_driver_that_is_started_again_with_a_smaller_np_needs_no_more_workers() {
+    let mut cluster = Cluster::new(|config| config.np = Some(3));
+    cluster.add_host("a", 3);
+    cluster.train(10);
+    assert_eq!(cluster.sizes, [3]);
+    (cluster.config.np, cluster.config.max_np) = (Some(2), Some(2));
+    cluster.hosts[0].slots = 2;
+    cluster.restart_driver();
+    cluster.come_back(&["a"]);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.sizes.last(), Some(&2), "the others train on");
 }

@@ -18,6 +18,7 @@ pub(super) struct OrderedCheckpoint {
     step: Step,
     /// Whether it is the commit with which training has ended.
     is_last: bool,
+    is_by_rank_0: bool,
     /// Whether the worker was told to make the checkpoint whole.
     seals: bool,
     report: Option<CheckpointReport>,
@@ -29,8 +30,9 @@ impl StateCore {
     pub(super) fn save_checkpoint(&mut self, order: CheckpointOrder) {
         let Some(placement) = &self.placement else { return };
         let (stamp, step) = (order.stamp, order.step);
-        let (rank, world_size) = (placement.rank, placement.assignment.world_size());
-        let part = CheckpointPart { order, job: self.config.job, rank, world_size };
+        let is_by_rank_0 = order.is_by_rank_0;
+        let parts = if is_by_rank_0 { 1 } else { placement.assignment.world_size() };
+        let part = CheckpointPart { order, job: self.config.job, rank: placement.rank, parts };
         if matches!(self.training, ThreadState::Returned) {
             return self.save_last(part);
         }
@@ -42,8 +44,9 @@ impl StateCore {
             }
             return;
         }
+        let (is_last, seals, report) = (false, false, None);
         self.checkpoint =
-            Some(OrderedCheckpoint { stamp, step, is_last: false, seals: false, report: None });
+            Some(OrderedCheckpoint { stamp, step, is_last, is_by_rank_0, seals, report });
         self.outputs.push_back(StateOutput::Checkpoint(CheckpointCommand::Save(part)));
     }
 
@@ -51,9 +54,12 @@ impl StateCore {
     /// been ordered before as one that would come, which its commit then passed over.
     fn save_last(&mut self, part: CheckpointPart) {
         let (stamp, step) = (part.order.stamp, part.order.step);
+        let is_by_rank_0 = part.order.is_by_rank_0;
+        let is_same = |known: &OrderedCheckpoint| {
+            (known.stamp, known.step, known.is_by_rank_0) == (stamp, step, is_by_rank_0)
+        };
         let known = self.checkpoint.as_ref();
-        let is_repeated =
-            known.is_some_and(|known| known.is_last && (known.stamp, known.step) == (stamp, step));
+        let is_repeated = known.is_some_and(|known| known.is_last && is_same(known));
         let reached = self.commit.map(|commit| commit.step).unwrap_or_default();
         if is_repeated {
             // Training has ended with a step that was being saved: the driver has ordered it anew, and waits for all members again.
@@ -63,8 +69,9 @@ impl StateCore {
             let report = CheckpointReport::Missed { reached };
             return self.tell_driver(WorkerToDriver::Checkpoint { stamp, step, report });
         }
+        let (is_last, seals, report) = (true, false, None);
         self.checkpoint =
-            Some(OrderedCheckpoint { stamp, step, is_last: true, seals: false, report: None });
+            Some(OrderedCheckpoint { stamp, step, is_last, is_by_rank_0, seals, report });
         self.command(TrainingCommand::SaveLast(Box::new(part)));
     }
 
@@ -115,9 +122,15 @@ impl StateCore {
     }
 
     /// Tells the driver which checkpoint the root has loaded.
-    pub(super) fn say_resumed(&mut self, stamp: Stamp, step: Option<Step>, notes: Vec<String>) {
+    pub(super) fn say_resumed(
+        &mut self,
+        stamp: Stamp,
+        step: Option<Step>,
+        notes: Vec<String>,
+        is_gone: bool,
+    ) {
         let notes = notes.into_iter().take(CheckpointReport::TEXTS_MAX).map(bounded_text).collect();
-        self.tell_driver(WorkerToDriver::Resumed { stamp, step, notes });
+        self.tell_driver(WorkerToDriver::Resumed { stamp, step, notes, is_gone });
     }
 }
 
@@ -126,6 +139,9 @@ fn bounded(report: CheckpointReport) -> CheckpointReport {
     match report {
         CheckpointReport::Failed { reason } => {
             CheckpointReport::Failed { reason: bounded_text(reason) }
+        }
+        CheckpointReport::Differ { reason } => {
+            CheckpointReport::Differ { reason: bounded_text(reason) }
         }
         CheckpointReport::Sealed { bytes, troubles } => {
             let troubles = troubles.into_iter().take(CheckpointReport::TEXTS_MAX);

@@ -76,6 +76,8 @@ pub enum TrainingEvent {
         step: Option<Step>,
         /// Checkpoints that were passed over or set aside, with the reasons.
         notes: Vec<String>,
+        /// Whether the job's last checkpoint is not in its directory.
+        is_gone: bool,
     },
     /// The thread noticed a fault that the user should repair. Training goes on.
     Warned {
@@ -194,8 +196,8 @@ pub struct CheckpointPart {
     pub job: JobId,
     /// The worker's rank.
     pub rank: u32,
-    /// The number of ranks.
-    pub world_size: u32,
+    /// The number of parts: that of ranks, or one, which rank 0 writes.
+    pub parts: u32,
 }
 
 /// Commands about checkpoints, which are carried out beside training.

@@ -24,7 +24,9 @@ impl StateCore {
             }
             TrainingEvent::AtRest { commit, steps_lost } => self.at_rest(commit, steps_lost),
             TrainingEvent::Formed { stamp } => self.formed(stamp),
-            TrainingEvent::Resumed { stamp, step, notes } => self.say_resumed(stamp, step, notes),
+            TrainingEvent::Resumed { stamp, step, notes, is_gone } => {
+                self.say_resumed(stamp, step, notes, is_gone);
+            }
             TrainingEvent::NotResumed { stamp, reason } => self.say_not_resumed(stamp, reason),
             TrainingEvent::Warned { text } => self.warn(text),
             TrainingEvent::Synced { stamp, commit } => self.synced(now, stamp, commit),

@@ -385,8 +385,9 @@ impl Driven {
     ) -> Result<bool, TrainingEnd> {
         let shared = self.control.shared();
         let show = |moved: MovedBytes| shared.set_moved(Some(moved));
-        let resumed =
-            |step, notes| self.control.event(TrainingEvent::Resumed { stamp, step, notes });
+        let resumed = |step, is_gone, notes| {
+            self.control.event(TrainingEvent::Resumed { stamp, step, notes, is_gone });
+        };
         let directory = source.as_ref().map_or(Path::new(""), |it| Path::new(&it.directory));
         let store = shared.store();
         let files = (store.of)(directory);
@@ -528,7 +529,10 @@ fn no_root_could_load(error: &CheckpointLoadError, source: Option<&CheckpointSou
         CheckpointLoadError::NoneWhole { .. }
         | CheckpointLoadError::List { .. }
         | CheckpointLoadError::InTheWay { .. } => true,
-        CheckpointLoadError::Damaged { .. } => source.is_some_and(|it| it.exactly.is_some()),
+        // One that was asked for, or that the job may not begin without.
+        CheckpointLoadError::Damaged { .. } => source.is_some_and(|it| {
+            it.exactly.is_some() || it.last.as_ref().is_some_and(|last| last.must_exist)
+        }),
         _ => false,
     }
 }
@@ -545,7 +549,7 @@ mod tests {
             directory: "shared".to_owned(),
             exactly: exactly.map(ToOwned::to_owned),
             begins_anew: false,
-            must_exist: false,
+            last: None,
             name: None,
         };
         let damaged =
@@ -559,6 +563,6 @@ mod tests {
         let (path, source) = ("shared/step-9".into(), std::io::ErrorKind::ResourceBusy.into());
         assert!(is_hopeless(CheckpointLoadError::InTheWay { path, source }, Some("step-7")));
         // The driver has heard that nothing is there, and knows better what that means.
-        assert!(!is_hopeless(CheckpointLoadError::Gone { path: "shared".into() }, None));
+        assert!(!is_hopeless(CheckpointLoadError::Gone { step: 9, path: "shared".into() }, None));
     }
 }

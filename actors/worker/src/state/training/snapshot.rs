@@ -17,34 +17,64 @@ use xxhash_rust::xxh3::Xxh3;
 use super::checkpoint::tensors::{self, Counted, NotedArrays};
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
+use super::late::{CommitGap, forget_announced, take_announced};
 use super::refused::unencodable;
 use super::restored::CommitContent;
 
+/// A commit as it was encoded.
+#[derive(Debug)]
+pub(super) struct EncodedCommit {
+    /// Its bytes, without late blocks.
+    pub(super) bytes: Vec<u8>,
+    /// The late blocks, in the order of their places.
+    pub(super) gaps: Vec<CommitGap>,
+}
+
 /// A postcard output that appends to a reused buffer, whole blocks at a time. Postcard's own `to_extend` does
-/// not append whole blocks.
-struct Blocks(Vec<u8>);
+/// not append whole blocks. Late blocks are left out and noted.
+struct Blocks {
+    bytes: Vec<u8>,
+    gaps: Vec<CommitGap>,
+    /// Length of the blocks that were left out.
+    late: usize,
+}
+
+impl Blocks {
+    const fn behind(bytes: Vec<u8>) -> Self {
+        Self { bytes, gaps: Vec::new(), late: 0 }
+    }
+
+    fn encoded(self) -> EncodedCommit {
+        EncodedCommit { bytes: self.bytes, gaps: self.gaps }
+    }
+}
 
 impl Flavor for Blocks {
-    type Output = Vec<u8>;
+    type Output = EncodedCommit;
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
+        self.bytes.push(byte);
         Ok(())
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+        if let Some(block) = take_announced(bytes) {
+            self.gaps.push(CommitGap { at: self.bytes.len(), length: bytes.len(), block });
+            self.late += bytes.len();
+        } else {
+            self.bytes.extend_from_slice(bytes);
+        }
         Ok(())
     }
 
-    fn finalize(self) -> postcard::Result<Vec<u8>> {
-        Ok(self.0)
+    fn finalize(self) -> postcard::Result<EncodedCommit> {
+        Ok(self.encoded())
     }
 }
 
 impl Counted for Blocks {
     fn written(&self) -> usize {
-        self.0.len()
+        self.bytes.len() + self.late
     }
 }
 
@@ -98,10 +128,12 @@ impl StateSnapshot {
         CommitContent { bytes: self.share(), stored: self.stored.clone() }
     }
 
-    /// Encodes into the spare buffer and returns it. Give it back with `replace` or `give_back`.
-    pub(super) fn encode(&mut self, content: &impl Serialize) -> Result<Vec<u8>> {
+    /// Encodes into the spare buffer and returns it, without late blocks. Give it back with `replace` or `give_back`.
+    pub(super) fn encode(&mut self, content: &impl Serialize) -> Result<EncodedCommit> {
         let buffer = self.empty_buffer();
-        postcard::serialize_with_flavor(content, Blocks(buffer)).map_err(unencodable)
+        let encoded = postcard::serialize_with_flavor(content, Blocks::behind(buffer));
+        forget_announced();
+        encoded.map_err(unencodable)
     }
 
     /// As [`encode`](Self::encode), of a head and the state: the same bytes as of both as a tuple. With the arrays in the
@@ -110,14 +142,13 @@ impl StateSnapshot {
         &mut self,
         head: &impl Serialize,
         state: &impl Serialize,
-    ) -> Result<(Vec<u8>, NotedArrays)> {
+    ) -> Result<(EncodedCommit, NotedArrays)> {
         let buffer = self.empty_buffer();
-        let mut serializer = postcard::Serializer { output: Blocks(buffer) };
-        let arrays = head
-            .serialize(&mut serializer)
-            .and_then(|()| tensors::encode(state, &mut serializer))
-            .map_err(unencodable)?;
-        Ok((serializer.output.0, arrays))
+        let mut serializer = postcard::Serializer { output: Blocks::behind(buffer) };
+        let arrays =
+            head.serialize(&mut serializer).and_then(|()| tensors::encode(state, &mut serializer));
+        forget_announced();
+        Ok((serializer.output.encoded(), arrays.map_err(unencodable)?))
     }
 
     /// The spare buffer, for a commit.
@@ -259,7 +290,7 @@ mod tests {
     use super::*;
 
     fn save(snapshot: &mut StateSnapshot, content: &impl Serialize, step: u64) {
-        let buffer = snapshot.encode(content).expect("it encodes");
+        let buffer = snapshot.encode(content).expect("it encodes").bytes;
         snapshot.replace(buffer, GenerationId(1), Step(step), None);
     }
 
@@ -340,7 +371,7 @@ mod tests {
         let mut snapshot = StateSnapshot::default();
         let mut places = Vec::new();
         for step in 0..4 {
-            let buffer = snapshot.encode(&vec![1.5_f64; 100]).expect("it encodes");
+            let buffer = snapshot.encode(&vec![1.5_f64; 100]).expect("it encodes").bytes;
             places.push(buffer.as_ptr());
             snapshot.replace(buffer, GenerationId(1), Step(step), None);
         }

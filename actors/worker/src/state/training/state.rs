@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use elastic_checkpoint::{CheckpointTensor, Dtype};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -21,8 +22,9 @@ use super::control::TrainingControl;
 use super::device::DeviceMemory;
 use super::digests::{ArraysOf, DueParts, left_out};
 use super::error::{Error, Result};
+use super::late::{self, FilledCommit, GapFiller};
 use super::restored::decode;
-use super::snapshot::{ContentId, StateSnapshot};
+use super::snapshot::{ContentId, EncodedCommit, StateSnapshot};
 use super::worker::Worker;
 use crate::state::sampler::SampleLedger;
 
@@ -52,8 +54,9 @@ pub struct State<T> {
     /// The arrays in the last commit, where they were noted.
     arrays: NotedArrays,
     device: Vec<Box<dyn DeviceMemory>>,
-    /// The commit whose device memory is being copied: its encoded part waits here.
+    /// The commit whose device memory or late blocks are being copied: its encoded part waits here.
     pending: Option<PendingCommit>,
+    filler: GapFiller,
     generation: GenerationId,
     ledger: Rc<RefCell<SampleLedger>>,
     /// Whether `T` takes the arrays of a commit as [`RestoredBlock`](super::RestoredBlock)s.
@@ -64,13 +67,20 @@ pub struct State<T> {
 }
 
 struct PendingCommit {
-    bytes: Vec<u8>,
+    bytes: PendingBytes,
     generation: GenerationId,
     step: Step,
     save: Option<PendingSave>,
     arrays: NotedArrays,
-    /// The parts of it that are to be digested, and the control that takes the digests.
-    due: Option<(Rc<TrainingControl>, DueParts)>,
+    /// The control that takes its digests, and whether they carry the names of arrays.
+    digests: Option<(Rc<TrainingControl>, bool)>,
+}
+
+/// The encoded part of a pending commit.
+enum PendingBytes {
+    Whole(Vec<u8>),
+    /// Its late blocks are being filled in.
+    Filling(Receiver<FilledCommit>),
 }
 
 /// Uses of a commit, beside keeping it.
@@ -100,6 +110,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             arrays: NotedArrays::default(),
             device: Vec::new(),
             pending: None,
+            filler: GapFiller::default(),
             generation: GenerationId::default(),
             ledger: Rc::default(),
             takes_blocks: false,
@@ -201,7 +212,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         Ok(())
     }
 
-    /// Encodes the state, and begins to copy the device memory. Without device memory the result is the last
+    /// Encodes the state, and begins to copy the device memory. Without device memory and late blocks the result is the last
     /// commit at once.
     fn save_as(
         &mut self,
@@ -214,10 +225,10 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         let lengths = lengths_of(&self.device);
         let ledger = self.ledger.borrow();
         let CommitUses { save, digests } = uses;
-        let (bytes, arrays) = match (&save, &digests) {
+        let (encoded, arrays) = match (&save, &digests) {
             (None, None) => {
-                let bytes = self.snapshot.encode(&(&lengths, &*ledger, live))?;
-                (bytes, NotedArrays::default())
+                let encoded = self.snapshot.encode(&(&lengths, &*ledger, live))?;
+                (encoded, NotedArrays::default())
             }
             _ => self.snapshot.encode_with_arrays(&(&lengths, &*ledger), live)?,
         };
@@ -229,21 +240,25 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         if digests.as_ref().is_some_and(|(_, is_named)| *is_named) {
             self.tell_left_out(&arrays);
         }
-        let due = digests.map(|(control, is_named)| {
-            let commit = ArraysOf { bytes: &bytes, arrays: &arrays };
-            let before = self.snapshot.bytes().unwrap_or_default();
-            let before = ArraysOf { bytes: before, arrays: &self.arrays };
-            (control, DueParts::of(step, commit, before, is_named))
-        });
         let begun = self.device.iter_mut().try_for_each(|memory| memory.begin_commit(stop));
-        if let Err(source) = begun {
-            self.give_up(bytes);
-            return Err(Error::Device { action: "committed", source });
-        }
-        self.pending =
-            Some(PendingCommit { bytes, generation: self.generation, step, save, arrays, due });
+        let EncodedCommit { bytes, gaps } = encoded;
+        let bytes = match begun {
+            Ok(()) if gaps.is_empty() => Ok(PendingBytes::Whole(bytes)),
+            Ok(()) => self.filler.begin(bytes, gaps).map(PendingBytes::Filling),
+            Err(source) => Err((bytes, source)),
+        };
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err((bytes, source)) => {
+                self.give_up(bytes);
+                return Err(Error::Device { action: "committed", source });
+            }
+        };
+        let is_whole = matches!(bytes, PendingBytes::Whole(_)) && self.device.is_empty();
+        let generation = self.generation;
+        self.pending = Some(PendingCommit { bytes, generation, step, save, arrays, digests });
         (self.changed, self.stale) = (false, false);
-        if self.device.is_empty() {
+        if is_whole {
             self.settle();
         }
         Ok(())
@@ -253,8 +268,14 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// way.
     pub(super) fn settle(&mut self) {
         let Some(pending) = self.pending.take() else { return };
-        let PendingCommit { bytes, generation, step, save, arrays, due } = pending;
-        if let Err(error) = self.device.iter_mut().try_for_each(|memory| memory.finish_commit()) {
+        let PendingCommit { bytes, generation, step, save, arrays, digests } = pending;
+        let (bytes, filled) = match bytes {
+            PendingBytes::Whole(bytes) => (bytes, Ok(())),
+            PendingBytes::Filling(filled) => late::wait(&filled),
+        };
+        let mut devices = self.device.iter_mut();
+        let finished = filled.and_then(|()| devices.try_for_each(|memory| memory.finish_commit()));
+        if let Err(error) = finished {
             // The next use of the device fails and reports the error. The previous commit may still serve other
             // ranks.
             warn!(%error, step = step.0, "a commit is lost: it cannot be copied from the GPU");
@@ -270,6 +291,12 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             }
         }
         self.device.iter_mut().for_each(|memory| memory.keep_commit());
+        let due = digests.map(|(control, is_named)| {
+            let commit = ArraysOf { bytes: &bytes, arrays: &arrays };
+            let before = self.snapshot.bytes().unwrap_or_default();
+            let before = ArraysOf { bytes: before, arrays: &self.arrays };
+            (control, DueParts::of(step, commit, before, is_named))
+        });
         self.snapshot.replace(bytes, generation, step, None);
         self.arrays = arrays;
         if let Some((control, due)) = due {

@@ -2,13 +2,14 @@
 
 mod at_the_end;
 mod before_stop;
+mod leavers;
 mod resuming;
 
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, BulkWork, CheckpointReport, CheckpointStatus, DriverStatus, MovedBytes,
-    WorkerToDriver,
+    AgentToDriver, Ballot, BulkWork, CheckpointReport, CheckpointSource, CheckpointStatus,
+    DriverStatus, MovedBytes, WorkerToDriver,
 };
 use elastic_protocol::{Deadlines, ExitStatus, HostName, JobOutcome, Step, WorkerId};
 
@@ -133,25 +134,30 @@ fn a_period_counts_from_the_end_of_the_last_save() {
 
 /// All members have made the ordered commit before the order came.
 fn miss(cluster: &mut Cluster, reached: u64) {
+    let (stamp, step) = (cluster.stamp(), Step(saving(cluster).expect("a save is under way")));
     for worker in cluster.members() {
-        report(cluster, &worker, CheckpointReport::Missed { reached: Step(reached) });
+        let report = CheckpointReport::Missed { reached: Step(reached) };
+        cluster.say(&worker, WorkerToDriver::Checkpoint { stamp, step, report });
     }
+    cluster.settle();
 }
 
 #[test]
-fn an_order_that_one_member_missed_is_given_anew_when_the_others_have_done_their_part() {
+fn c_4_an_order_that_one_member_missed_is_given_anew_at_once() {
     let mut cluster = cluster(CheckpointEvery::Period(Duration::from_secs(1)), ResumeFrom::Auto);
     cluster.pass(Duration::from_secs(2));
     let [a, b] = &cluster.members()[..] else { panic!("two members") };
     let (a, b) = (a.clone(), b.clone());
     for part in [PART, CheckpointReport::Failed { reason: "no space left".to_owned() }] {
-        let (step, orders) = (saving(&cluster), cluster.saves.len());
-        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(50) });
-        report(&mut cluster, &a, CheckpointReport::Missed { reached: Step(50) });
-        assert_eq!((saving(&cluster), cluster.saves.len()), (step, orders), "b writes its part");
-        report(&mut cluster, &b, part);
-        assert_eq!((cluster.saves.len(), &cluster.seals), (orders + 2, &Vec::new()));
-        assert!(saving(&cluster) > Some(50));
+        let (stamp, step) = (cluster.stamp(), Step(saving(&cluster).expect("a save")));
+        let orders = cluster.saves.len();
+        report(&mut cluster, &a, CheckpointReport::Missed { reached: step });
+        assert_eq!(cluster.saves.len(), orders + 2, "nobody waits for the part of b");
+        let next = saving(&cluster);
+        assert!(next > Some(step.0));
+        cluster.say(&b, WorkerToDriver::Checkpoint { stamp, step, report: part });
+        cluster.settle();
+        assert_eq!((saving(&cluster), &cluster.seals), (next, &Vec::new()));
     }
     assert_eq!(status(&cluster).failed, None, "that part was of no use");
 }
@@ -337,4 +343,43 @@ fn the_bytes_of_a_save_are_shown_while_it_is_under_way_and_not_before_it() {
     assert!(saving(&cluster).is_some(), "it is due");
     cluster.say(&first, WorkerToDriver::Moves { stamp, bytes });
     assert_eq!(moved(&cluster), Some(3));
+}
+
+#[test]
+fn c_1_contents_that_differ_are_saved_by_rank_0_alone_from_then_on() {
+    let mut cluster = of_steps();
+    let root = cluster.members()[0].clone();
+    cluster.members().iter().for_each(|member| report(&mut cluster, member, PART));
+    let reason = "part 1 is of another commit than part 0".to_owned();
+    report(&mut cluster, &root, CheckpointReport::Differ { reason });
+    assert_eq!(status(&cluster).failed, None, "another one is ordered at once");
+    assert!(cluster.warnings.iter().any(|text| text.contains("rank 0 writes each checkpoint")));
+    assert_eq!(saving(&cluster), Some(200));
+    assert_eq!(cluster.seals.len(), 1);
+    let orders = |cluster: &Cluster| -> Vec<(u64, bool)> {
+        cluster.saves.iter().map(|(_, order)| (order.step.0, order.is_by_rank_0)).collect()
+    };
+    assert_eq!(orders(&cluster), [(100, false), (100, false), (200, true), (200, true)]);
+    save(&mut cluster);
+    assert_eq!(status(&cluster).last_step, Some(200), "all have made the commit");
+    // So is the commit with which training ends.
+    end_training(&mut cluster, 230);
+    assert_eq!(orders(&cluster).last(), Some(&(230, true)));
+}
+
+#[test]
+fn c_1_the_last_commit_is_ordered_anew_of_rank_0_if_the_contents_differ() {
+    let mut cluster = of_steps();
+    end_training(&mut cluster, 70);
+    let root = cluster.members()[0].clone();
+    for is_by_rank_0 in [false, true] {
+        assert_eq!(cluster.saves.last().map(|(_, it)| it.is_by_rank_0), Some(is_by_rank_0));
+        cluster.members().iter().for_each(|member| report(&mut cluster, member, PART));
+        if !is_by_rank_0 {
+            let reason = "the contents differ".to_owned();
+            report(&mut cluster, &root, CheckpointReport::Differ { reason });
+        }
+    }
+    report(&mut cluster, &root, CheckpointReport::Sealed { bytes: 2, troubles: Vec::new() });
+    assert_eq!(status(&cluster).last_step, Some(70));
 }

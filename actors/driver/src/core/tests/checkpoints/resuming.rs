@@ -96,8 +96,14 @@ fn kill_all(cluster: &mut Cluster) {
 
 /// The root tells from which checkpoint training goes on.
 fn resume(cluster: &mut Cluster, step: Option<Step>) {
+    let last = cluster.core.checkpoints.last_step();
+    resume_without(cluster, step, step < last);
+}
+
+/// The root tells from which checkpoint training goes on, and whether the last one is gone from its folder.
+fn resume_without(cluster: &mut Cluster, step: Option<Step>, is_gone: bool) {
     let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
-    cluster.say(&root, WorkerToDriver::Resumed { stamp, step, notes: Vec::new() });
+    cluster.say(&root, WorkerToDriver::Resumed { stamp, step, notes: Vec::new(), is_gone });
     cluster.settle();
 }
 
@@ -108,7 +114,12 @@ fn steps_lost(cluster: &Cluster) -> u64 {
 }
 
 /// A job that has saved step 100 and trained on to step 120, and whose workers are all gone: the next root finds this checkpoint.
-fn found_after_a_total_loss(on_total_loss: OnTotalLoss, found: Option<Step>) -> Cluster {
+/// The one that was saved is damaged, or gone.
+fn found_after_a_total_loss(
+    on_total_loss: OnTotalLoss,
+    is_damaged: bool,
+    found: Option<Step>,
+) -> Cluster {
     let every = CheckpointEvery::Steps(100);
     let mut cluster = without_hosts_that(on_total_loss, every, ResumeFrom::Auto);
     cluster.add_host("a", 1);
@@ -123,37 +134,72 @@ fn found_after_a_total_loss(on_total_loss: OnTotalLoss, found: Option<Step>) -> 
             cluster.pass(Duration::from_millis(100));
         }
     }
-    resume(&mut cluster, found);
+    resume_without(&mut cluster, found, found < Some(Step(100)) && !is_damaged);
     cluster
 }
 
 #[test]
+fn l_1_a_job_that_goes_on_from_a_checkpoint_of_its_last_commit_has_lost_nothing() {
+    let mut cluster = cluster(CheckpointEvery::Steps(100), ResumeFrom::Auto);
+    assert_eq!(save(&mut cluster), 100);
+    cluster.train(100);
+    say_all(&mut cluster, 100);
+    cluster.storage_hangs = true;
+    kill_all(&mut cluster);
+    cluster.pass(Duration::from_secs(5));
+    assert_eq!(cluster.losses, [(100, 100, 0)], "committed, begins at, lost");
+    assert_eq!(warnings(&cluster), [""; 0], "no step is lost");
+    // The folder is not mounted any more: the job begins elsewhere than was told.
+    let lost = found_after_a_total_loss(OnTotalLoss::Restart, false, Some(Step(60)));
+    let told = warnings(&lost);
+    assert!(
+        told[0].contains("began again at step 60, and step 120 had been committed"),
+        "{told:?}"
+    );
+    lost.core.check().expect("the journal has the same loss");
+}
+
+#[test]
 fn l_1_a_job_whose_saved_checkpoint_is_not_there_does_not_begin_again_in_silence() {
-    let failed = found_after_a_total_loss(OnTotalLoss::Fail, None);
+    let failed = found_after_a_total_loss(OnTotalLoss::Fail, false, None);
     let result = failed.core.result_so_far().expect("the job has ended");
     assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
     let missing =
         "the checkpoint of step 100, which this job has saved or loaded, is not in shared";
     assert_eq!(result.reason, missing);
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("mounted")));
-    let must_exist = |cluster: &Cluster| cluster.source.as_ref().map(|source| source.must_exist);
+    let must_exist = |cluster: &Cluster| {
+        let last = cluster.source.as_ref().and_then(|source| source.last.clone());
+        last.map(|last| last.must_exist)
+    };
     assert_eq!(must_exist(&failed), Some(true), "no worker begins without it");
-    // A job that may begin again, or finds an earlier checkpoint, reports that and counts the lost steps.
+    // So does one that finds an earlier checkpoint in that folder.
     let earlier = Some(Step(60));
-    for (on_total_loss, found, lost) in [
-        (OnTotalLoss::Restart, None, 120),
-        (OnTotalLoss::Restart, earlier, 60),
-        (OnTotalLoss::Fail, earlier, 60),
+    let failed = found_after_a_total_loss(OnTotalLoss::Fail, false, earlier);
+    let result = failed.core.result_so_far().expect("the job has ended");
+    assert_eq!(result.reason, missing);
+    let ways_out = ["mounted", "restart trains on from step 60"];
+    assert!(ways_out.iter().all(|it| result.hint.as_ref().is_some_and(|hint| hint.contains(it))));
+    assert_eq!(steps_lost(&failed), 60);
+    // A job that may begin again, or whose checkpoint is damaged, reports that and counts the lost steps.
+    for (on_total_loss, is_damaged, found, lost) in [
+        (OnTotalLoss::Restart, false, None, 120),
+        (OnTotalLoss::Restart, false, earlier, 60),
+        (OnTotalLoss::Restart, true, earlier, 60),
+        (OnTotalLoss::Fail, true, earlier, 60),
     ] {
-        let cluster = found_after_a_total_loss(on_total_loss, found);
+        let cluster = found_after_a_total_loss(on_total_loss, is_damaged, found);
         assert!(cluster.core.result_so_far().is_none(), "{found:?}");
         assert_eq!(steps_lost(&cluster), lost, "{found:?}");
         assert_eq!(must_exist(&cluster), Some(on_total_loss == OnTotalLoss::Fail));
-        let begins_at = found.unwrap_or_default();
-        let told = format!("{missing}: training begins again at step {begins_at}");
+        let what = match is_damaged {
+            false => missing,
+            true => "the checkpoint of step 100, which this job has saved or loaded, is damaged",
+        };
+        let told = format!("{what}: training begins again at step {}", found.unwrap_or_default());
         assert!(cluster.warnings.contains(&told), "{:?}", cluster.warnings);
     }
-    let whole = found_after_a_total_loss(OnTotalLoss::Fail, Some(Step(100)));
+    let whole = found_after_a_total_loss(OnTotalLoss::Fail, false, Some(Step(100)));
     assert!(whole.core.result_so_far().is_none());
     assert!(!whole.warnings.iter().any(|warning| warning.contains("is not in")));
 }
@@ -254,7 +300,7 @@ fn c_1_a_checkpoint_that_was_found_and_is_gone_later_is_missed_by_a_driver_that_
 
 #[test]
 fn c_1_a_checkpoint_that_is_gone_is_missed_once() {
-    let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, None);
+    let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, false, None);
     assert_eq!(status(&cluster).last_step, None);
     let (lost, told) = (steps_lost(&cluster), cluster.warnings.len());
     kill_all(&mut cluster);
@@ -265,9 +311,112 @@ fn c_1_a_checkpoint_that_is_gone_is_missed_once() {
 
 #[test]
 fn steps_that_came_from_a_checkpoint_count_as_lost_if_they_are_lost_again() {
-    let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, Some(Step(100)));
+    let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, false, Some(Step(100)));
     kill_all(&mut cluster);
     cluster.pass(Duration::from_secs(5));
     resume(&mut cluster, None);
     assert_eq!(steps_lost(&cluster), 20 + 100);
+}
+
+/// All workers end while no driver is there.
+fn end_all_unseen(cluster: &mut Cluster) {
+    for worker in cluster.members() {
+        cluster.end_unseen(&worker);
+    }
+}
+
+/// All members begin from the checkpoint that the root has found, and train.
+fn begin_from(cluster: &mut Cluster, step: Option<Step>) {
+    resume(cluster, step);
+    begin(cluster);
+}
+
+/// All members have read the checkpoint, and train.
+fn begin(cluster: &mut Cluster) {
+    all_have_loaded(cluster, 1);
+    for worker in cluster.members() {
+        cluster.vote(&worker, Ballot::Synced);
+    }
+    cluster.settle();
+}
+
+/// The source that the next generation is given, once it is formed.
+fn next_source(cluster: &mut Cluster) -> CheckpointSource {
+    cluster.source = None;
+    for _ in 0..50 {
+        if cluster.source.is_none() {
+            cluster.pass(Duration::from_millis(100));
+        }
+    }
+    cluster.source.clone().expect("nobody holds a commit")
+}
+
+/// The step and the folder of the checkpoint that members are told to look for.
+fn last_of(source: &CheckpointSource) -> Option<(u64, &str)> {
+    source.last.as_ref().map(|last| (last.step.0, &*last.directory))
+}
+
+#[test]
+fn c_2_a_chosen_checkpoint_is_taken_again_until_the_job_has_saved_one() {
+    let every = CheckpointEvery::Steps(100);
+    let chosen = ResumeFrom::Exactly("base/step-0000000058".to_owned());
+    let mut cluster = without_hosts_that(OnTotalLoss::Fail, every, chosen);
+    cluster.storage_hangs = true;
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    let first = cluster.source.clone().expect("nobody holds a commit");
+    assert_eq!((first.exactly.as_deref(), last_of(&first)), (Some("base/step-0000000058"), None));
+    begin_from(&mut cluster, Some(Step(58)));
+    kill_all(&mut cluster);
+    let again = next_source(&mut cluster);
+    assert_eq!((again.exactly.as_deref(), last_of(&again)), (None, Some((58, "base"))));
+    // Its driver is gone, too, and every worker.
+    end_all_unseen(&mut cluster);
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    let of_next_driver = next_source(&mut cluster);
+    assert_eq!(last_of(&of_next_driver), Some((58, "base")));
+    begin_from(&mut cluster, Some(Step(58)));
+    assert_eq!((cluster.result.clone(), cluster.warnings.clone()), (None, vec![]));
+    assert_eq!(save(&mut cluster), 100);
+    kill_all(&mut cluster);
+    assert_eq!(last_of(&next_source(&mut cluster)), Some((100, "shared")), "its own");
+}
+
+#[test]
+fn c_2_a_driver_with_another_folder_has_the_last_checkpoint_looked_for_in_the_former_one() {
+    let mut cluster = of_steps();
+    assert_eq!(save(&mut cluster), 100);
+    cluster.config.checkpoint.as_mut().expect("it saves").directory = "other".to_owned();
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    kill_all(&mut cluster);
+    let source = next_source(&mut cluster);
+    assert_eq!((&*source.directory, last_of(&source)), ("other", Some((100, "shared"))));
+}
+
+#[test]
+fn l_1_steps_that_are_lost_with_a_checkpoint_are_counted_once() {
+    let earlier = Some(Step(60));
+    let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, false, earlier);
+    begin(&mut cluster);
+    assert_eq!((status(&cluster).last_step, steps_lost(&cluster)), (Some(60), 60));
+    for _ in 0..2 {
+        let one = cluster.members()[0].clone();
+        cluster.report_exit(&one, ExitStatus::Signal(9));
+        cluster.pass(Duration::from_secs(5));
+    }
+    assert!(cluster.losses[1..].iter().all(|loss| loss.2 == 0), "{:?}", cluster.losses);
+    assert_eq!(steps_lost(&cluster), 60);
+}
+
+#[test]
+fn l_1_a_driver_that_finds_nobody_knows_the_step_of_the_last_checkpoint_as_committed() {
+    let mut cluster = of_steps();
+    assert_eq!(save(&mut cluster), 100);
+    end_all_unseen(&mut cluster);
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    next_source(&mut cluster);
+    assert_eq!(cluster.losses, [(100, 100, 0)], "committed, begins at, lost");
 }

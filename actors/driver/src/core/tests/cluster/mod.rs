@@ -47,7 +47,7 @@ struct FakeWorker {
 
 pub(super) struct Cluster {
     pub(super) core: DriverCore,
-    config: DriverConfig,
+    pub(super) config: DriverConfig,
     pub(super) journal: MemoryJournal,
     /// Whether the journal stores nothing.
     pub(super) disk_hangs: bool,
@@ -94,6 +94,8 @@ pub(super) struct Cluster {
     pub(super) taken_back: u32,
     /// Hosts that the host manager was told have left.
     pub(super) hosts_left: Vec<HostName>,
+    /// Hosts that were told to be lost.
+    pub(super) lost_hosts: Vec<HostName>,
     /// The job's phase at each takeover.
     pub(super) taken_over: Vec<JobPhase>,
     pub(super) skipped_syncs: u32,
@@ -198,6 +200,7 @@ impl Cluster {
             taken_back: 0,
             taken_over: Vec::new(),
             hosts_left: Vec::new(),
+            lost_hosts: Vec::new(),
             skipped_syncs: 0,
             deltas: 0,
             roots: Vec::new(),

@@ -121,6 +121,7 @@ impl Cluster {
                 }
                 EventKind::WorkerOutOfMemory { worker, .. } => self.out_of_memory.push(worker),
                 EventKind::Warning { message } => self.warnings.push(message),
+                EventKind::HostLost { host, .. } => self.lost_hosts.push(host),
                 EventKind::HostUnreachable(report) => self.unreachable.push(report),
                 kind @ (EventKind::WorkerStalled { .. } | EventKind::StallEnded { .. }) => {
                     self.stalls.push(kind);
@@ -157,14 +158,25 @@ impl Cluster {
         }
     }
 
-    pub(in crate::core::tests) fn attach(&mut self, worker: &WorkerId) {
+    /// The worker's program calls `init()`. Returns what the worker has told of its generation: its stamp, whether it takes part,
+    /// and its commit.
+    pub(in crate::core::tests) fn init(
+        &mut self,
+        worker: &WorkerId,
+    ) -> Option<(Stamp, bool, Option<CommitId>)> {
         self.worker_link(worker, LinkEvent::Up);
-        let Some(fake) = self.workers.get(worker) else { return };
+        let fake = self.workers.get(worker)?;
         let stamp = fake.placement.as_ref().map(|placement| placement.stamp).unwrap_or_default();
         let (active, commit) = (fake.active, fake.commit);
         let data_address = SocketAddr::from(([127, 0, 0, 1], 1));
         let attach = WorkerToDriver::Attach { pid: 1, data_address, stamp, active, commit };
         self.say(worker, attach);
+        Some((stamp, active, commit))
+    }
+
+    /// As [`init`](Self::init), and the program waits for a generation, or is in one.
+    pub(in crate::core::tests) fn attach(&mut self, worker: &WorkerId) {
+        let Some((stamp, active, commit)) = self.init(worker) else { return };
         if !active {
             self.say(worker, WorkerToDriver::Arrived { stamp, commit, steps_lost: 0 });
         } else {

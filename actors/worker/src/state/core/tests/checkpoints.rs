@@ -4,13 +4,18 @@ use super::*;
 
 /// The driver's order to save a step of generation 1.
 fn save_order(step: u64) -> DriverToWorker {
-    DriverToWorker::SaveCheckpoint(CheckpointOrder {
+    DriverToWorker::SaveCheckpoint(order(step, false))
+}
+
+fn order(step: u64, is_by_rank_0: bool) -> CheckpointOrder {
+    CheckpointOrder {
         stamp: stamp(1),
         step: Step(step),
         directory: "checkpoints".to_owned(),
         name: None,
         bytes_per_s: None,
-    })
+        is_by_rank_0,
+    }
 }
 
 /// The user's function returns in generation 1 with this commit.
@@ -87,7 +92,7 @@ fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
     let [StateOutput::Training(TrainingCommand::SaveLast(part))] = &saves[..] else {
         panic!("{saves:?}");
     };
-    assert_eq!((part.order.step, part.world_size), (Step(8), 1));
+    assert_eq!((part.order.step, part.parts), (Step(8), 1));
     core.handle_driver(NOW, save_order(8));
     assert_eq!(outputs(&mut core), [], "nothing is saved twice");
     let (stamp, step) = (stamp(1), Step(8));
@@ -101,4 +106,22 @@ fn c_1_after_the_end_of_training_its_last_commit_is_saved_and_no_other() {
     core.handle_link(NOW, &LinkEvent::Up);
     core.handle_driver(NOW, welcome());
     assert!(outputs(&mut core).contains(&told), "a new connection may follow a lost message");
+}
+
+#[test]
+fn c_1_the_last_commit_is_saved_anew_by_rank_0_where_the_contents_differ() {
+    let mut core = running(1);
+    return_with(&mut core, commit(1, 8));
+    outputs(&mut core);
+    for is_by_rank_0 in [false, true] {
+        core.handle_driver(NOW, DriverToWorker::SaveCheckpoint(order(8, is_by_rank_0)));
+        let saves = outputs(&mut core);
+        let [StateOutput::Training(TrainingCommand::SaveLast(part))] = &saves[..] else {
+            panic!("{saves:?}");
+        };
+        assert_eq!(part.order.is_by_rank_0, is_by_rank_0);
+        let (stamp, step, report) = (stamp(1), Step(8), PART_SAVED);
+        core.handle_checkpoint(NOW, CheckpointOutcome { stamp, step, report });
+        outputs(&mut core);
+    }
 }

@@ -3,8 +3,7 @@
 //! half taken.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use elastic_checkpoint::{CheckpointTensor, SaveAttempt, store_of};
@@ -12,7 +11,8 @@ use elastic_protocol::messages::{BulkWork, CheckpointOrder, CheckpointReport, Mo
 use elastic_protocol::{Stamp, Step};
 use serde_json::Value;
 
-use super::writer::{self, PartWriter, WriterJob};
+use super::jobs::{Refusal, WriterJob, WriterJobs};
+use super::writer::{self, PartWriter};
 use crate::state::core::{CheckpointCommand, CheckpointOutcome, CheckpointPart};
 use crate::state::training::control::StoreOf;
 
@@ -31,17 +31,22 @@ pub(in crate::state::training) struct SaveOrder {
 
 impl SaveOrder {
     fn of(part: CheckpointPart) -> Self {
-        let CheckpointPart { order, job, rank, world_size } = part;
-        let CheckpointOrder { stamp, step, directory, name, bytes_per_s } = order;
+        let CheckpointPart { order, job, rank, parts } = part;
+        let CheckpointOrder { stamp, step, directory, name, bytes_per_s, .. } = order;
         let attempt = SaveAttempt {
             job: job.to_string(),
             name,
             term: stamp.term.0,
             generation: stamp.generation.0,
             step: step.0,
-            world_size,
+            world_size: parts,
         };
         Self { stamp, rank, directory: PathBuf::from(directory), attempt, bytes_per_s }
+    }
+
+    /// The save that it is a part of.
+    pub(super) const fn save(&self) -> (Stamp, Step) {
+        (self.stamp, Step(self.attempt.step))
     }
 }
 
@@ -60,30 +65,11 @@ struct Desk {
     ordered: Option<SaveOrder>,
     /// The order of the step that was taken last, which a seal refers to.
     taken: Option<SaveOrder>,
-    /// Whether the last commit was given away: no other one follows in this generation.
-    has_ended: bool,
     tell: Option<TellOutcome>,
-    writer: Option<SyncSender<WriterJob>>,
-    writes: WhoWrites,
-    /// Whether the writer has a job.
-    is_busy: Arc<AtomicBool>,
-}
-
-/// The thread that carries the writer's jobs out.
-#[derive(Default)]
-enum WhoWrites {
-    /// A thread, which is started with the first job.
-    #[default]
-    Thread,
-    /// The caller of [`CheckpointDesk::write_next`], as soon as there is a job.
-    Caller(Option<Box<WaitingJobs>>),
-}
-
-/// Jobs that wait for the caller of [`CheckpointDesk::write_next`].
-struct WaitingJobs {
-    jobs: Receiver<WriterJob>,
-    next: Option<WriterJob>,
-    writer: PartWriter,
+    /// The writer, from its first job on.
+    writer: Option<PartWriter>,
+    /// Whether the caller of [`CheckpointDesk::write_next`] writes, and no thread.
+    is_written_by_caller: bool,
 }
 
 /// Orders to save checkpoints, shared by the actor thread and the training thread.
@@ -91,6 +77,7 @@ pub struct CheckpointDesk {
     store_of: StoreOf,
     /// The lock is held for a few assignments only.
     desk: Mutex<Desk>,
+    jobs: Arc<WriterJobs>,
     /// Bytes that the writer has written of its part, and those of that part; 0: it writes none.
     written: Arc<[AtomicU64; 2]>,
 }
@@ -98,6 +85,12 @@ pub struct CheckpointDesk {
 impl Default for CheckpointDesk {
     fn default() -> Self {
         Self::new(store_of)
+    }
+}
+
+impl Drop for CheckpointDesk {
+    fn drop(&mut self) {
+        self.jobs.close();
     }
 }
 
@@ -110,7 +103,7 @@ impl std::fmt::Debug for CheckpointDesk {
 impl CheckpointDesk {
     /// A desk whose parts are written into these stores.
     pub fn new(store_of: StoreOf) -> Self {
-        Self { store_of, desk: Mutex::default(), written: Arc::default() }
+        Self { store_of, desk: Mutex::default(), jobs: Arc::default(), written: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Desk> {
@@ -125,32 +118,18 @@ impl CheckpointDesk {
     /// Makes [`write_next`](Self::write_next) write instead of a thread. Called before training begins, by the
     /// simulation.
     pub fn write_by_caller(&self) {
-        self.lock().writes = WhoWrites::Caller(None);
+        self.lock().is_written_by_caller = true;
     }
 
     /// Whether the writer has a job that [`write_next`](Self::write_next) would carry out.
     pub fn is_write_due(&self) -> bool {
-        match &mut self.lock().writes {
-            WhoWrites::Caller(Some(waiting)) => {
-                waiting.next = waiting.next.take().or_else(|| waiting.jobs.try_recv().ok());
-                waiting.next.is_some()
-            }
-            _ => false,
-        }
+        self.jobs.has_next()
     }
 
     /// Carries the writer's next job out on the calling thread, if there is one.
     pub fn write_next(&self) {
-        if !self.is_write_due() {
-            return;
-        }
-        let due = match &mut self.lock().writes {
-            WhoWrites::Caller(Some(waiting)) => {
-                waiting.next.take().zip(Some(waiting.writer.clone()))
-            }
-            _ => None,
-        };
-        if let Some((job, writer)) = due {
+        let Some(writer) = self.lock().writer.clone() else { return };
+        if let Some(job) = self.jobs.begin_next() {
             writer.carry_out(job);
         }
     }
@@ -162,14 +141,17 @@ impl CheckpointDesk {
         (total > 0).then_some(MovedBytes { work: BulkWork::SavesCheckpoint, done, total })
     }
 
-    /// Actor, while the training thread is at rest: forgets the orders of the generation that ended.
+    /// Actor, while the training thread is at rest: forgets the orders of the generation that ended. A part that is still being
+    /// written is vain, and is given up.
     pub(in crate::state::training) fn begin_generation(&self) {
         let mut desk = self.lock();
         (desk.ordered, desk.taken, desk.reached) = (None, None, Step::default());
-        desk.has_ended = false;
+        drop(desk);
+        self.jobs.give_up_parts(None);
     }
 
-    /// Actor: leaves an order. Returns the outcome where it is known at once.
+    /// Actor: leaves an order. Returns the outcome where it is known at once. A driver has one save under way: the part of another
+    /// one, which a former driver had ordered for example, is vain.
     pub fn command(&self, command: CheckpointCommand) -> Option<CheckpointOutcome> {
         match command {
             CheckpointCommand::Save(part) => {
@@ -180,12 +162,14 @@ impl CheckpointDesk {
                     return Some(CheckpointOutcome { stamp, step, report });
                 }
                 desk.ordered = Some(SaveOrder::of(part));
+                drop(desk);
+                self.jobs.give_up_parts(Some((stamp, step)));
                 None
             }
             CheckpointCommand::Seal { stamp, step, keep } => {
                 let order = self.lock().taken.clone();
                 let order = order.filter(|it| (it.stamp, it.attempt.step) == (stamp, step.0))?;
-                self.hand(WriterJob::Seal { order, keep }, false).err()
+                self.hand(WriterJob::Seal { order, keep }).err()
             }
         }
     }
@@ -206,7 +190,9 @@ impl CheckpointDesk {
     pub(in crate::state::training) fn take_last(&self, part: CheckpointPart) -> SaveOrder {
         let order = SaveOrder::of(part);
         let mut desk = self.lock();
-        (desk.ordered, desk.taken, desk.has_ended) = (None, Some(order.clone()), true);
+        (desk.ordered, desk.taken) = (None, Some(order.clone()));
+        drop(desk);
+        self.jobs.give_up_parts(Some(order.save()));
         order
     }
 
@@ -236,52 +222,44 @@ impl CheckpointDesk {
 
     /// Training thread: gives a commit away to be written. Does not wait.
     pub(in crate::state::training) fn give(&self, order: SaveOrder, commit: SavedCommit) {
-        let is_last = self.lock().has_ended;
-        if let Err(outcome) = self.hand(WriterJob::Part { order, commit }, is_last)
+        if let Err(outcome) = self.hand(WriterJob::Part { order, commit })
             && let Some(tell) = self.lock().tell.clone()
         {
             tell(outcome);
         }
     }
 
-    /// Hands a job to the writer's thread, which is started with the first one. A job that may queue waits for the one before.
-    fn hand(&self, job: WriterJob, may_queue: bool) -> Result<(), CheckpointOutcome> {
+    /// Hands a job to the writer, whose thread is started with the first one. A part waits for the job before.
+    fn hand(&self, job: WriterJob) -> Result<(), CheckpointOutcome> {
         let mut desk = self.lock();
         let Some(tell) = desk.tell.clone() else { return Ok(()) };
-        let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
+        let (stamp, step) = job.order().save();
+        // Another order has come since this commit was made.
+        if desk.ordered.is_some() && job.is_part() {
+            return Ok(());
+        }
         let failed = |reason: String| {
             let report = CheckpointReport::Failed { reason };
             Err(CheckpointOutcome { stamp, step, report })
         };
         if desk.writer.is_none() {
-            let (sender, jobs) = sync_channel(1);
             let writer = PartWriter {
                 store_of: self.store_of,
                 tell,
-                is_busy: Arc::clone(&desk.is_busy),
+                jobs: Arc::clone(&self.jobs),
                 written: Arc::clone(&self.written),
             };
-            match &mut desk.writes {
-                WhoWrites::Caller(waiting) => {
-                    *waiting = Some(Box::new(WaitingJobs { jobs, next: None, writer }));
-                }
-                WhoWrites::Thread => {
-                    if let Err(error) = writer::start(jobs, writer) {
-                        return failed(format!("no thread can be started to write it: {error}"));
-                    }
-                }
+            if !desk.is_written_by_caller
+                && let Err(error) = writer::start(writer.clone())
+            {
+                return failed(format!("no thread can be started to write it: {error}"));
             }
-            desk.writer = Some(sender);
+            desk.writer = Some(writer);
         }
-        let Some(writer) = &desk.writer else { return Ok(()) };
-        // A writer that hangs holds one commit, and no second one behind it.
-        if desk.is_busy.swap(true, Ordering::SeqCst) && !may_queue {
-            return failed("this worker is still busy with an earlier save".to_owned());
-        }
-        if writer.try_send(job).is_err() {
-            return failed("the thread that writes it has ended".to_owned());
-        }
-        Ok(())
+        self.jobs.put(job).or_else(|refusal| match refusal {
+            Refusal::Busy => failed("this worker is still busy with an earlier save".to_owned()),
+            Refusal::HasEnded => failed("the thread that writes it has ended".to_owned()),
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod desk;
 mod in_files;
+mod jobs;
 mod resume;
 mod search;
 mod shares;

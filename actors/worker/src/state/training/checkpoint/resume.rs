@@ -13,9 +13,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use elastic_checkpoint::{
-    CheckpointLoadError, CommitLayout, Damage, FileSystem, Manifest, StoredCommit,
-};
+use elastic_checkpoint::{CommitLayout, Damage, FileSystem, Manifest, StoredCommit};
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt as _};
 use elastic_protocol::Step;
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes};
@@ -37,9 +35,9 @@ const OFFER_BYTES_MAX: usize = 512 << 20;
 pub(in crate::state::training) struct ResumePorts<'a> {
     /// The file system of this host.
     pub(in crate::state::training) files: &'a dyn FileSystem,
-    /// Called at the rank that searches, with the step to go on from and notes for the user. No step: training begins
-    /// from the start.
-    pub(in crate::state::training) resumed: &'a dyn Fn(Option<Step>, Vec<String>),
+    /// Called at the rank that searches, with the step to go on from, whether the job's last checkpoint is gone, and notes for the
+    /// user. No step: training begins from the start.
+    pub(in crate::state::training) resumed: &'a dyn Fn(Option<Step>, bool, Vec<String>),
     /// Called with a warning for the user, before the search has ended.
     pub(in crate::state::training) warn: &'a dyn Fn(String),
     /// Waits before the store is asked once more.
@@ -74,6 +72,12 @@ pub(in crate::state::training) fn resume(
     stays_in_files: bool,
 ) -> Result<Option<LoadedCommit>, SyncError> {
     let (root, mut search) = find_search_leader(group, root, source, ports)?;
+    if let Some(gone) = search.as_ref().and_then(LeadSearch::gone).filter(|it| it.must_exist)
+        && let (gone, Some(search)) = (gone.clone(), search.take())
+    {
+        // The others learn it from the broken group.
+        return Err(Error::Checkpoint(search.give_up(gone, ports)).into());
+    }
     loop {
         let mut text = match &mut search {
             Some(search) => search.offer().map_err(Error::Checkpoint)?,
@@ -83,11 +87,6 @@ pub(in crate::state::training) fn resume(
         if text.is_empty() {
             if let Some(search) = search {
                 search.conclude(None, ports).map_err(Error::Checkpoint)?;
-                if source.must_exist {
-                    // The driver has been told, and ends the job. The others learn it from the broken group.
-                    let path = Path::new(&source.directory).to_owned();
-                    return Err(Error::Checkpoint(CheckpointLoadError::Gone { path }).into());
-                }
             }
             return Ok(None);
         }
@@ -119,7 +118,8 @@ pub(in crate::state::training) fn resume(
             Ok(Err(damage)) => {
                 snapshot.give_back(buffer, None);
                 if let Some(search) = &mut search {
-                    search.pass_over(manifest.step, damage);
+                    let offered = (text, offer.path, manifest.step);
+                    search.not_taken(offered, damage, ports).map_err(Error::Checkpoint)?;
                 }
             }
             Err(error) => {

@@ -67,8 +67,9 @@ fn training() -> Training {
 fn arrays_have_the_names_of_the_fields_that_lead_to_them() {
     let mut snapshot = StateSnapshot::default();
     let head = (vec![0_u64; 3], "ledger");
-    let plain = snapshot.encode(&(&head.0, &head.1, training())).expect("it encodes");
-    let (bytes, arrays) = snapshot.encode_with_arrays(&head, &training()).expect("it encodes");
+    let plain = snapshot.encode(&(&head.0, &head.1, training())).expect("it encodes").bytes;
+    let (encoded, arrays) = snapshot.encode_with_arrays(&head, &training()).expect("it encodes");
+    let bytes = encoded.bytes;
     let tensors = arrays.tensors;
     assert_eq!(bytes, plain, "the bytes do not depend on whether arrays are noted");
     let found: Vec<(&str, Dtype, &[usize])> =
@@ -105,7 +106,8 @@ impl Serialize for Block {
 fn a_binding_says_what_its_blocks_are() {
     let mut snapshot = StateSnapshot::default();
     let state = BTreeMap::from([("model", Block)]);
-    let (bytes, arrays) = snapshot.encode_with_arrays(&0_u8, &state).expect("it encodes");
+    let (encoded, arrays) = snapshot.encode_with_arrays(&0_u8, &state).expect("it encodes");
+    let bytes = encoded.bytes;
     let tensors = arrays.tensors;
     assert_eq!(tensors.len(), 1);
     assert_eq!((tensors[0].name.as_str(), tensors[0].dtype), ("model.layer1.weight", Dtype::BF16));
@@ -156,8 +158,9 @@ fn c_5_an_array_with_a_shape_has_its_fields_name_and_its_shape() {
     let layer = |first| ShapedLayer { weight: grid(first), moment: grid(-first) };
     let state = Shaped { layers: vec![layer(7.0), layer(8.0)], table: vec![1, 2] };
     let mut snapshot = StateSnapshot::default();
-    let plain = snapshot.encode(&(3_u8, &state)).expect("it encodes");
-    let (bytes, arrays) = snapshot.encode_with_arrays(&3_u8, &state).expect("it encodes");
+    let plain = snapshot.encode(&(3_u8, &state)).expect("it encodes").bytes;
+    let (encoded, arrays) = snapshot.encode_with_arrays(&3_u8, &state).expect("it encodes");
+    let bytes = encoded.bytes;
     assert_eq!(bytes, plain, "the bytes do not depend on whether arrays are noted");
     let found: Vec<(&str, Dtype, &[usize])> =
         arrays.tensors.iter().map(|it| (it.name.as_str(), it.dtype, it.shape.as_slice())).collect();

@@ -2,17 +2,16 @@
 //! of the training thread, and may hang as long as the file system does.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use elastic_checkpoint::{SaveError, Snapshot, part_bytes, seal, write_part};
-use elastic_protocol::Step;
 use elastic_protocol::messages::CheckpointReport;
 use elastic_runtime::wall_clock;
 use tracing::{debug, info};
 
 use super::desk::{SaveOrder, SavedCommit, TellOutcome};
+use super::jobs::{WriterJob, WriterJobs};
 use crate::state::core::CheckpointOutcome;
 use crate::state::training::control::StoreOf;
 use crate::state::training::life::chain;
@@ -20,50 +19,37 @@ use crate::state::training::life::chain;
 /// Nice value of the writer: the lowest priority, so that training gets the processors first.
 const NICE: i32 = 19;
 
-/// Work for the writer.
-#[derive(Debug)]
-pub(super) enum WriterJob {
-    /// Write this rank's part.
-    Part { order: SaveOrder, commit: SavedCommit },
-    /// Make the checkpoint whole.
-    Seal { order: SaveOrder, keep: u32 },
-}
-
-impl WriterJob {
-    pub(super) const fn order(&self) -> &SaveOrder {
-        match self {
-            Self::Part { order, .. } | Self::Seal { order, .. } => order,
-        }
-    }
-}
-
 /// Carries the jobs of one worker out.
 #[derive(Clone)]
 pub(super) struct PartWriter {
     pub(super) store_of: StoreOf,
     pub(super) tell: TellOutcome,
-    /// Whether there is a job.
-    pub(super) is_busy: Arc<AtomicBool>,
+    pub(super) jobs: Arc<WriterJobs>,
     /// Bytes that are written of a part, and those of the part; 0: none is being written.
     pub(super) written: Arc<[AtomicU64; 2]>,
 }
 
 impl PartWriter {
-    /// Carries a job out, and reports its outcome.
+    /// Carries a job out, and reports its outcome. Nobody waits for that of a part that was given up.
     pub(super) fn carry_out(&self, job: WriterJob) {
-        let (stamp, step) = (job.order().stamp, Step(job.order().attempt.step));
+        let (stamp, step) = job.order().save();
         let report = self.report(job);
         self.written[1].store(0, Ordering::Relaxed);
-        self.is_busy.store(false, Ordering::SeqCst);
-        (self.tell)(CheckpointOutcome { stamp, step, report });
+        self.jobs.end();
+        if let Some(report) = report {
+            (self.tell)(CheckpointOutcome { stamp, step, report });
+        }
     }
 }
 
-/// Starts the thread. It ends with the channel of its jobs.
-pub(super) fn start(jobs: Receiver<WriterJob>, writer: PartWriter) -> std::io::Result<()> {
+/// Starts the thread. It ends when its jobs are closed.
+pub(super) fn start(writer: PartWriter) -> std::io::Result<()> {
     let run = move || {
         stand_back();
-        jobs.into_iter().for_each(|job| writer.carry_out(job));
+        let _end = writer.jobs.closed_at_end();
+        while let Some(job) = writer.jobs.begin() {
+            writer.carry_out(job);
+        }
     };
     std::thread::Builder::new().name("checkpoint".to_owned()).spawn(run).map(drop)
 }
@@ -77,7 +63,7 @@ fn stand_back() {
 }
 
 impl PartWriter {
-    fn report(&self, job: WriterJob) -> CheckpointReport {
+    fn report(&self, job: WriterJob) -> Option<CheckpointReport> {
         let step = job.order().attempt.step;
         let done = match job {
             WriterJob::Part { order, commit } => self.part(&order, &commit),
@@ -94,17 +80,28 @@ impl PartWriter {
         match done {
             Ok(report) => {
                 debug!(step, ?report, "checkpoint");
-                report
+                Some(report)
+            }
+            Err(SaveError::GivenUp) => {
+                debug!(step, "the part was given up");
+                None
+            }
+            Err(error @ SaveError::PartsDiffer { .. }) => {
+                Some(CheckpointReport::Differ { reason: error.to_string() })
             }
             Err(error) => {
                 let reason = chain(&error);
                 info!(step, reason, "the checkpoint cannot be saved");
-                CheckpointReport::Failed { reason }
+                Some(CheckpointReport::Failed { reason })
             }
         }
     }
 
     fn part(&self, order: &SaveOrder, commit: &SavedCommit) -> Result<CheckpointReport, SaveError> {
+        if order.rank >= order.attempt.world_size {
+            // Rank 0 writes it all.
+            return Ok(CheckpointReport::PartSaved { bytes: 0 });
+        }
         let SavedCommit { bytes, tensors, position } = commit;
         let snapshot = Snapshot { bytes, tensors, position };
         let (mut pace, began) = (Pace::new(order.bytes_per_s), now());
@@ -115,11 +112,7 @@ impl PartWriter {
         let mut pace = |bytes| {
             done.fetch_add(bytes as u64, Ordering::Relaxed);
             let early = pace.early_by(bytes as u64, began.elapsed());
-            if !early.is_zero() {
-                #[expect(clippy::disallowed_methods, reason = "nobody waits for this thread")]
-                std::thread::sleep(early);
-            }
-            Ok(())
+            if self.jobs.is_given_up_within(early) { Err(SaveError::GivenUp) } else { Ok(()) }
         };
         let SaveOrder { rank, directory, attempt, .. } = order;
         let summary = write_part(

@@ -74,7 +74,7 @@ fn resume_rank(
     let abort = AbortHandle::new().expect("a descriptor");
     let mut group = fabric.form(&group_spec(1, rank, peers), &abort).expect("all are there");
     let (notes, read) = (RefCell::new(Vec::new()), RefCell::new(0));
-    let resumed = |_, told: Vec<String>| notes.borrow_mut().extend(told);
+    let resumed = |_, _, told: Vec<String>| notes.borrow_mut().extend(told);
     let show = |moved: MovedBytes| {
         if moved.work == BulkWork::LoadsCheckpoint && moved.done == moved.total {
             *read.borrow_mut() += moved.total;

@@ -4,6 +4,7 @@ mod beginning;
 mod cluster;
 mod device;
 mod in_files;
+mod late;
 mod program;
 mod resuming;
 mod saving;

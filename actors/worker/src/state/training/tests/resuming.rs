@@ -12,7 +12,9 @@ use elastic_checkpoint::{
     SyncedWrite, seal, step_directory, write_part,
 };
 use elastic_collectives::{AbortHandle, TcpFabric};
-use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes, SyncPlan};
+use elastic_protocol::messages::{
+    BulkWork, CheckpointSource, LastCheckpoint, MovedBytes, SyncPlan,
+};
 use elastic_protocol::{GenerationId, Step};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -102,6 +104,8 @@ pub(super) struct Resumption {
     /// Whether it has the weights.
     is_right: bool,
     step: Step,
+    /// Whether it told the driver that the job's last checkpoint is gone.
+    is_gone: bool,
     /// The steps from which it told the driver that training goes on, with its notes.
     pub(super) told: Vec<(Option<Step>, Vec<String>)>,
     /// Its warnings before that.
@@ -160,7 +164,7 @@ pub(super) fn on_ranks<R: Send + 'static>(
                 directory: directory.display().to_string(),
                 exactly: None,
                 begins_anew: false,
-                must_exist: false,
+                last: None,
                 name: None,
             };
             let body = move || {
@@ -183,8 +187,10 @@ pub(super) fn resume_rank(
     let abort = AbortHandle::new().expect("a descriptor");
     let mut group = fabric.form(&group_spec(1, rank, peers), &abort).expect("all are there");
     let (told, read, warnings) = (RefCell::default(), RefCell::new(0), RefCell::default());
-    let resumed = |step, notes| {
+    let gone = Cell::new(false);
+    let resumed = |step, is_gone, notes| {
         let told: &RefCell<Vec<_>> = &told;
+        gone.set(is_gone);
         told.borrow_mut().push((step, notes));
     };
     let show = |moved: MovedBytes| {
@@ -203,7 +209,7 @@ pub(super) fn resume_rank(
     let synced = sync(&mut state, &mut group, plan, Some(source), ports, GenerationId(1));
     let (is_right, step) = (state.numbers == weights(), state.step());
     let (told, warnings, read) = (told.into_inner(), warnings.into_inner(), read.into_inner());
-    Resumption { synced, is_right, step, told, warnings, read }
+    Resumption { synced, is_right, step, is_gone: gone.get(), told, warnings, read }
 }
 
 /// Checks that all begin from this step, and returns the root's notes.
@@ -405,4 +411,169 @@ fn c_4_a_checkpoint_whose_manifest_cannot_be_read_is_tried_again() {
         "{:?}",
         ranks[0].warnings
     );
+}
+
+/// A host that sees an old state of the directory, without step 9.
+struct OldView;
+
+impl FileSystem for OldView {
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        LocalFiles.make_directory(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        let mut names = LocalFiles.list(directory)?;
+        names.retain(|name| *name != step_directory(9));
+        Ok(names)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn SyncedWrite>> {
+        LocalFiles.create(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn SeekableRead>> {
+        LocalFiles.open(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        LocalFiles.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        LocalFiles.remove_file(path)
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        LocalFiles.remove_directory(path)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        LocalFiles.sync_directory(path)
+    }
+}
+
+/// As [`resume_late`], of a job whose last checkpoint is of step 9, in this folder, and that may not begin without it if that
+/// `must_exist`. The root sees an old state of the directory if it `has_old_view`.
+fn resume_from_9(
+    (directory, of_last): (&Path, &Path),
+    must_exist: bool,
+    has_old_view: bool,
+    pause: impl Fn(u32, u32) + Clone + Send + 'static,
+) -> Vec<(Resumption, u32)> {
+    let last =
+        LastCheckpoint { step: Step(9), directory: of_last.display().to_string(), must_exist };
+    on_ranks(RANKS, directory, &[], move |rank, fabric, peers, source, files| {
+        let source = CheckpointSource { last: Some(last.clone()), ..source.clone() };
+        let files = if has_old_view && rank == 0 { &OldView } else { files };
+        let pauses = Cell::new(0);
+        let pause = |_| {
+            pauses.set(pauses.get() + 1);
+            pause(rank, pauses.get());
+        };
+        let resumption = resume_rank(rank, fabric, peers, &source, (files, false, &pause));
+        (resumption, pauses.get())
+    })
+}
+
+/// The ranks, none of which has waited.
+fn unpaused(ranks: Vec<(Resumption, u32)>) -> Vec<Resumption> {
+    assert!(ranks.iter().all(|(_, pauses)| *pauses == 0), "nobody waits");
+    ranks.into_iter().map(|(rank, _)| rank).collect()
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let mut names = LocalFiles.list(directory).expect("it is there");
+    names.sort();
+    names
+}
+
+#[test]
+fn l_1_a_rank_that_finds_the_last_checkpoint_leads_where_the_root_sees_an_earlier_one_only() {
+    let directory = checkpoints(&[5, 9]);
+    let folder = directory.path();
+    for must_exist in [true, false] {
+        let ranks = unpaused(resume_from_9((folder, folder), must_exist, true, |_, _| {}));
+        let notes = notes_by(1, &ranks, 9);
+        assert!(notes[0].contains("rank 0 does not find that of step 9 in"), "{notes:?}");
+        assert!(ranks.iter().all(|rank| !rank.is_gone));
+    }
+}
+
+#[test]
+fn l_1_a_last_checkpoint_that_nobody_finds_is_looked_for_and_an_earlier_one_is_no_substitute() {
+    let directory = checkpoints(&[5]);
+    let folder = directory.path();
+    let ranks = resume_from_9((folder, folder), true, false, |_, _| {});
+    assert!(ranks.iter().all(|(_, pauses)| *pauses == 60), "a second each");
+    let Err(SyncError::Fatal(error)) = &ranks[0].0.synced else { panic!("the root begins") };
+    assert!(error.chain().contains("the checkpoint of step 9, which"), "{}", error.chain());
+    assert_eq!(ranks[0].0.told, [(Some(Step(5)), Vec::new())], "the driver hears what is there");
+    assert!(ranks[0].0.is_gone);
+    let [warning] = &ranks[0].0.warnings[..] else { panic!("{:?}", ranks[0].0.warnings) };
+    assert!(warning.contains("the checkpoint of step 9 is not found in"), "{warning}");
+    assert_eq!(names_in(folder), [step_directory(5)], "nothing is set aside");
+    // A job that may lose steps does not wait.
+    let ranks = unpaused(resume_from_9((folder, folder), false, false, |_, _| {}));
+    assert_eq!(notes_of(&ranks, 5), Vec::<String>::new());
+    assert!(ranks[0].is_gone);
+}
+
+#[test]
+fn l_1_a_last_checkpoint_that_comes_into_sight_is_taken() {
+    let directory = checkpoints(&[5, 9]);
+    let (of_step, aside) = (directory.path().join(step_directory(9)), directory.path().join("9"));
+    fs::rename(&of_step, &aside).expect("it is moved");
+    let folder = directory.path();
+    let ranks = resume_from_9((folder, folder), true, false, move |rank, pauses| {
+        if (rank, pauses) == (0, 3) {
+            fs::rename(&aside, &of_step).expect("it is moved");
+        }
+    });
+    let ranks: Vec<Resumption> = ranks.into_iter().map(|(rank, _)| rank).collect();
+    assert_eq!(notes_of(&ranks, 9), Vec::<String>::new());
+    assert!(!ranks[0].is_gone);
+}
+
+#[test]
+fn c_2_a_last_checkpoint_in_another_folder_is_taken_unless_there_is_a_later_one() {
+    let (base, new) = (checkpoints(&[3, 9, 11]), checkpoints(&[5]));
+    let ranks = unpaused(resume_from_9((new.path(), base.path()), true, false, |_, _| {}));
+    assert_eq!(notes_of(&ranks, 9), Vec::<String>::new());
+    save(new.path(), 10, &ledger());
+    let ranks = unpaused(resume_from_9((new.path(), base.path()), true, false, |_, _| {}));
+    assert_eq!(notes_of(&ranks, 10), Vec::<String>::new());
+    assert_eq!(names_in(base.path()), [3, 9, 11].map(step_directory), "nothing is changed there");
+}
+
+#[test]
+fn c_4_a_checkpoint_whose_data_cannot_be_read_for_a_while_is_tried_again() {
+    let directory = checkpoints(&[5, 9]);
+    let folder = directory.path();
+    let (file, aside) = (files_of(folder, 9)[0].clone(), folder.join("aside"));
+    fs::rename(&file, &aside).expect("it is moved");
+    // To read a directory is an error of the system.
+    fs::create_dir(&file).expect("it is made");
+    let unreadable = |must_exist| resume_from_9((folder, folder), must_exist, false, |_, _| {});
+    let ranks = unreadable(true);
+    assert_eq!(ranks.iter().map(|(_, pauses)| *pauses).collect::<Vec<_>>(), [7, 0, 0]);
+    let Err(SyncError::Fatal(error)) = &ranks[0].0.synced else { panic!("the root begins") };
+    assert!(error.chain().contains("cannot be taken: tensors-"), "{}", error.chain());
+    assert_eq!(ranks[0].0.told, [], "nothing is resumed, nor set aside");
+    assert!(folder.join(step_directory(9)).exists());
+    // A job that may lose steps takes the one before in the end.
+    let ranks: Vec<_> = unreadable(false).into_iter().map(|(rank, _)| rank).collect();
+    let notes = notes_of(&ranks, 5);
+    assert!(notes[0].contains("cannot be read"), "{notes:?}");
+    fs::rename(folder.join("set-aside-1-step-0000000009"), folder.join(step_directory(9)))
+        .expect("it was set aside");
+    let ranks = resume_from_9((folder, folder), true, false, move |_, pauses| {
+        if pauses == 2 {
+            fs::remove_dir(&file).expect("it is there");
+            fs::rename(&aside, &file).expect("it is moved");
+        }
+    });
+    let ranks: Vec<Resumption> = ranks.into_iter().map(|(rank, _)| rank).collect();
+    assert_eq!(notes_of(&ranks, 9), Vec::<String>::new());
+    let [warning] = &ranks[0].warnings[..] else { panic!("{:?}", ranks[0].warnings) };
+    assert!(warning.contains("cannot be read") && warning.contains("again for 60 s"), "{warning}");
 }

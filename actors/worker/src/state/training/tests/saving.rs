@@ -23,8 +23,9 @@ fn part(directory: &Path, step: u64) -> CheckpointPart {
         directory: directory.display().to_string(),
         name: None,
         bytes_per_s: None,
+        is_by_rank_0: false,
     };
-    CheckpointPart { order, job: JobId(uuid::Uuid::nil()), rank: 0, world_size: 1 }
+    CheckpointPart { order, job: JobId(uuid::Uuid::nil()), rank: 0, parts: 1 }
 }
 
 /// A control whose desk keeps the outcomes.
@@ -75,7 +76,7 @@ fn c_1_each_commit_is_written_and_sealed_by_the_writers_thread() {
 }
 
 #[test]
-fn c_1_a_writer_holds_one_commit_and_no_job_behind_it() {
+fn c_1_a_writer_seals_nothing_before_a_part_that_waits() {
     let (control, order, outcomes) = last_save(1);
     let desk = control.shared().checkpoints();
     let mut state = State::new(1_u64);

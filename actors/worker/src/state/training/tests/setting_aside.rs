@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 
 use elastic_checkpoint::{FileSystem, LocalFiles, SeekableRead, SyncedWrite, step_directory};
-use elastic_protocol::messages::CheckpointSource;
+use elastic_protocol::Step;
+use elastic_protocol::messages::{CheckpointSource, LastCheckpoint};
 
 use super::super::sync::SyncError;
 use super::resuming::{RANKS, Resumption, checkpoints, notes_of, on_ranks, resume_rank};
@@ -130,8 +131,17 @@ fn c_2_a_damaged_checkpoint_that_was_passed_over_may_stay() {
 #[test]
 fn l_1_nobody_begins_without_a_checkpoint_where_there_must_be_one() {
     let directory = checkpoints(&[]);
-    let ranks = begin(directory.path(), &LocalFiles, |source| source.must_exist = true);
+    let ranks = on_ranks(RANKS, directory.path(), &[], |rank, fabric, peers, source, files| {
+        let directory = source.directory.clone();
+        let last = Some(LastCheckpoint { step: Step(9), directory, must_exist: true });
+        let source = CheckpointSource { last, ..source.clone() };
+        // They wait for it, and look again.
+        resume_rank(rank, fabric, peers, &source, (files, false, &|_| {}))
+    });
     let error = refusal(&ranks);
-    assert!(error.contains("there is no checkpoint in") && error.contains("mounted"), "{error}");
+    assert!(
+        error.contains("the checkpoint of step 9, which") && error.contains("mounted"),
+        "{error}"
+    );
     assert_eq!(ranks[0].told, [(None, Vec::new())], "the driver hears it, and decides");
 }

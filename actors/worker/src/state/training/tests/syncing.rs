@@ -103,7 +103,7 @@ impl Part {
                 fabric.form(&group_spec(generation, rank, peers), &abort).expect("all are there");
             let plan = SyncPlan::FromRoot { root: 0 };
             let show = |moved: MovedBytes| show(moved, &abort);
-            let (files, resumed, show) = (&LocalFiles, &|_, _| {}, &show);
+            let (files, resumed, show) = (&LocalFiles, &|_, _, _| {}, &show);
             let (warn, pause) = (&|_| {}, &|_| {});
             let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host: true };
             sync(&mut state, &mut group, plan, None, ports, GenerationId(generation))

@@ -333,7 +333,8 @@ proptest! {
     #[test]
     fn c_5_arrays_are_found_in_values_of_any_nesting(value in values()) {
         let mut snapshot = StateSnapshot::default();
-        let (bytes, noted) = snapshot.encode_with_arrays(&(), &value).expect("it encodes");
+        let (commit, noted) = snapshot.encode_with_arrays(&(), &value).expect("it encodes");
+        let bytes = commit.bytes;
         prop_assert_eq!(&bytes, &encoded(&value), "the bytes are postcard's");
         let mut arrays = expected(&value, false);
         // Of two arrays with one name, the first counts.
