@@ -45,6 +45,7 @@ struct DdpStepMeasurement {
 struct DdpStepTimes {
     ours: Vec<f64>,
     gloo: Vec<f64>,
+    unexchanged: Vec<f64>,
     alone: Vec<f64>,
 }
 
@@ -55,10 +56,14 @@ struct DdpStepReport {
     parameters: u64,
     ours_ms: f64,
     gloo_ms: f64,
-    /// The same step of one rank without communication, beside the others.
+    /// The same step of DDP with a communication hook that exchanges nothing: no backend is faster.
+    unexchanged_ms: f64,
+    /// The same step of one rank without DDP, beside the others.
     alone_ms: f64,
     /// Ours over gloo's: below 1 is faster.
     ratio: f64,
+    /// The same of what each adds to the step that exchanges nothing.
+    exchange_ratio: f64,
 }
 
 /// Measures and prints.
@@ -71,12 +76,15 @@ pub(crate) fn run(options: &DdpStepOptions) -> anyhow::Result<()> {
             let line = match options.json {
                 true => serde_json::to_string(&report)?,
                 false => format!(
-                    "{ranks} ranks, {:.1} M parameters: ours {:.2} ms, gloo {:.2} ms, without communication {:.2} ms; ratio {:.2}",
+                    "{ranks} ranks, {:.1} M parameters: ours {:.2} ms, gloo {:.2} ms, DDP without exchange {:.2} ms, without DDP \
+                     {:.2} ms; ratio {:.2}, of the exchange alone {:.2}",
                     report.parameters as f64 / 1e6,
                     report.ours_ms,
                     report.gloo_ms,
+                    report.unexchanged_ms,
                     report.alone_ms,
-                    report.ratio
+                    report.ratio,
+                    report.exchange_ratio
                 ),
             };
             writeln!(std::io::stdout(), "{line}")?;
@@ -117,12 +125,15 @@ fn measure(
     let measured: DdpStepMeasurement = serde_json::from_str(&fs::read_to_string(&results)?)?;
     let of = |times: &[f64]| median(times).context("there are turns");
     let (ours_ms, gloo_ms) = (of(&measured.ms.ours)?, of(&measured.ms.gloo)?);
+    let unexchanged_ms = of(&measured.ms.unexchanged)?;
     Ok(DdpStepReport {
         ranks,
         parameters: measured.parameters,
         ours_ms,
         gloo_ms,
+        unexchanged_ms,
         alone_ms: of(&measured.ms.alone)?,
         ratio: ours_ms / gloo_ms,
+        exchange_ratio: (ours_ms - unexchanged_ms) / (gloo_ms - unexchanged_ms),
     })
 }

@@ -133,7 +133,9 @@ pub(crate) struct RunFlags {
     #[command(flatten)]
     pub(crate) torch: TorchFlags,
     /// The program that every worker runs, with its arguments. As with torchrun it is a Python script; behind `--` it
-    /// is run as it is, unless its name ends in .py. Its standard input is empty
+    /// is run as it is, unless its name ends in .py
+    ///
+    /// Its standard input is empty.
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -167,7 +169,9 @@ pub(crate) struct RoleArguments {
     /// Flags of `--role worker`.
     #[command(flatten)]
     pub(crate) worker: WorkerFlags,
-    /// The program that every worker runs, with its arguments (`--role driver`). Its standard input is empty.
+    /// The program that every worker runs, with its arguments (`--role driver`)
+    ///
+    /// Its standard input is empty.
     #[arg(last = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<String>,
 }

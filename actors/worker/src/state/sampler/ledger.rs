@@ -57,6 +57,22 @@ impl SampleLedger {
         }
     }
 
+    /// The unfinished pass of this epoch that has the course's name, seed and plan and goes through another number of
+    /// samples, as (finished samples, all samples); `None` once the course itself has begun. A rank whose data set
+    /// has another length than the others' meets it after a sync.
+    pub fn other_length(&self, course: &DataPass, epoch: u64) -> Option<(u64, u64)> {
+        if self.entries.iter().any(|entry| entry.course == *course) {
+            return None;
+        }
+        let is_other = |entry: &&PassEntry| {
+            let as_long = DataPass { length: course.length, ..entry.course.clone() };
+            let is_unfinished = (1..entry.course.length).contains(&entry.consumed);
+            as_long == *course && entry.epoch == epoch && is_unfinished
+        };
+        let other = self.entries.iter().rev().find(is_other)?;
+        Some((other.consumed, other.course.length))
+    }
+
     /// Notes the number of finished samples of this epoch.
     pub fn advance(&mut self, course: &DataPass, epoch: u64, consumed: u64) {
         if let Some(last) = self.entries.last_mut()
@@ -108,6 +124,25 @@ mod tests {
         let named = DataPass { name: "phase 2".to_owned(), ..with(4, 64) };
         assert_eq!(ledger.check_plan(&named), Ok(()), "another pass");
         assert_eq!(ledger.check_plan(&course(100)), Ok(()), "batches of ranks");
+    }
+
+    #[test]
+    fn h_23_an_unfinished_pass_through_another_number_of_samples_is_found() {
+        let mut ledger = SampleLedger::default();
+        assert_eq!(ledger.other_length(&course(101), 2), None, "nothing has begun");
+        ledger.advance(&course(100), 2, 40);
+        assert_eq!(ledger.other_length(&course(101), 2), Some((40, 100)));
+        assert_eq!(ledger.other_length(&course(100), 2), None, "the pass itself");
+        assert_eq!(ledger.other_length(&course(101), 3), None, "another epoch");
+        let named = DataPass { name: "validation".to_owned(), ..course(10) };
+        assert_eq!(ledger.other_length(&named, 2), None, "another pass");
+        let in_order = DataPass { seed: None, ..course(10) };
+        assert_eq!(ledger.other_length(&in_order, 2), None, "another order");
+        ledger.advance(&course(100), 2, 100);
+        assert_eq!(ledger.other_length(&course(101), 2), None, "a finished pass");
+        ledger.advance(&course(100), 2, 40);
+        ledger.advance(&course(101), 2, 10);
+        assert_eq!(ledger.other_length(&course(101), 2), None, "one that has begun");
     }
 
     #[test]

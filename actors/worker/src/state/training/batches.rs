@@ -152,8 +152,10 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
     fn into_iter(self) -> Batches<'a, D> {
         let length = self.data.len() as u64;
         let order = EpochOrder::new(length, self.seed, self.epoch);
+        let course = DataPass { name: self.name, length, seed: self.seed, plan: None };
+        self.worker.tell_other_data(&course, self.epoch);
         Batches {
-            course: DataPass { name: self.name, length, seed: self.seed, plan: None },
+            course,
             worker: self.worker,
             data: self.data,
             batch_size: self.batch_size as u64,

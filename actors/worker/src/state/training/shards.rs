@@ -91,6 +91,7 @@ impl<'a, D: Dataset + ?Sized> ShardedSteps<'a, D> {
         let of_order = (!is_in_order).then_some(seed);
         let course = DataPass { name, length, seed: of_order, plan: Some(plan) };
         worker.ledger().borrow().check_plan(&course)?;
+        worker.tell_other_data(&course, epoch);
         let order = EpochOrder::new(length, of_order, epoch);
         let deal = Rc::new(worker.shard_deal(plan.shards));
         Ok(Self { worker, data, course, plan, epoch, seed, deal, order })

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use elastic_protocol::messages::{InvalidReport, Placement, ReportedValues};
 use elastic_protocol::{Stamp, Step};
+use tracing::warn;
 
 use super::batches::{Dataset, Sampler};
 use super::checkpoint::SaveOrder;
@@ -17,7 +18,7 @@ use super::group::Group;
 use super::life::{GenerationEnd, GenerationLife};
 use super::shards::{BatchPlan, ShardedSteps};
 use crate::state::core::TrainingCommand;
-use crate::state::sampler::SampleLedger;
+use crate::state::sampler::{DataPass, SampleLedger};
 
 /// Ranks and sizes of one worker in one generation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -345,6 +346,22 @@ impl Worker {
     /// Notes that the sampler gave a batch out.
     pub(super) fn draw(&self) {
         self.drawn.set(self.drawn.get() + 1);
+    }
+
+    /// Warns of a pass that begins although one of its name is unfinished through another number of samples: the ledger
+    /// came from another rank, whose data set is another one than this rank's.
+    pub(super) fn tell_other_data(&self, course: &DataPass, epoch: u64) {
+        if let Some((finished, of)) = self.ledger.borrow().other_length(course, epoch) {
+            let (name, samples, rank) = (&course.name, course.length, self.rank());
+            warn!(
+                name,
+                epoch,
+                rank,
+                "a pass through {samples} samples begins, and one of the same name and seed is at {finished} of {of}: if this \
+                 rank's data set is another than the other ranks', they train apart; passes through different data sets are \
+                 told apart by `named`"
+            );
+        }
     }
 
     pub(super) const fn ledger(&self) -> &Rc<RefCell<SampleLedger>> {
