@@ -6,11 +6,11 @@ from conftest import check_torch_survivor
 torch = pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "ddp compiled", "fsdp compiled"])
 def test_t_14_an_unmodified_script_trains_as_on_gloo(ranks, kind):
-    if kind == "fsdp" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
+    if kind != "ddp" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
         pytest.skip("gloo of torch 2.8 gives the sum where FSDP2 asks for the average: nothing to compare with")
-    outputs = (ranks("torch_training.py", name, kind)[0] for name in ("gloo", "elastic"))
+    outputs = (ranks("torch_training.py", name, *kind.split())[0] for name in ("gloo", "elastic"))
     # Gloo prints lines of its own before.
     gloo, elastic = (output.splitlines()[-1] for output in outputs)
     assert elastic.startswith("loss ") and elastic == gloo

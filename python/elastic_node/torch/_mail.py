@@ -18,6 +18,7 @@ import torch
 from .. import _native
 from .._torch_tensors import bytes_in
 from . import _meeting
+from ._untraced import untraced
 from ._work import NotifiedWork
 
 #: Bytes of messages from one rank that wait for a receive. With more, that rank's sends wait.
@@ -33,6 +34,7 @@ _EXIT_WAIT_S = 5.0
 MakePair = Callable[[int, int], _native.Group]
 
 
+@untraced
 class PeerWork(NotifiedWork):
     """A send or a receive. `source` is the rank that it came from."""
 

@@ -20,6 +20,7 @@ from . import _reductions
 from ._mail import Mailbox, PeerWork
 from ._meeting import MeetingPlace
 from ._monitor import monitored_barrier
+from ._untraced import untraced
 from ._work import AllOf, Work
 
 #: Number of works that are kept alive here, the latest ones: torch does not hold their Python side, and would wait
@@ -33,6 +34,7 @@ Done = Callable[[Optional[BaseException]], None]
 _PeerToPeer = Tuple[bool, int, Callable[[], object]]
 
 
+@untraced
 class ProcessGroupElastic(dist.ProcessGroup):
     """Collectives on CPU tensors, and on CUDA tensors where the generation's collectives are NCCL's. They run in the
     order of the calls, beside the thread that trains; sends and receives of CPU tensors beside them.
@@ -529,6 +531,7 @@ class ProcessGroupElastic(dist.ProcessGroup):
         self._kept.append(work)
 
 
+@untraced
 class _Landing:
     """Receives the reports of the collectives' thread about an operation."""
 

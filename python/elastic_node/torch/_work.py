@@ -14,8 +14,10 @@ from torch.futures import Future
 
 from .. import _native
 from ._landings import landings
+from ._untraced import untraced
 
 
+@untraced
 class Work(dist.Work):
     """An operation that was launched.
 
@@ -151,6 +153,7 @@ class Work(dist.Work):
         return self._future
 
 
+@untraced
 class NotifiedWork(Work):
     """An operation without a handle of the collectives: the code that ends it calls `landed`, on any thread."""
 
@@ -167,6 +170,7 @@ class NotifiedWork(Work):
         self._over.set()
 
 
+@untraced
 class AllOf(NotifiedWork):
     """Several operations, as one that has landed when all of them are finished."""
 

@@ -1,4 +1,4 @@
-"""An unmodified torch.distributed training: `torch_training.py BACKEND (ddp|fsdp)`. Rank 0 prints loss and checksum."""
+"""An unmodified torch.distributed training: `torch_training.py BACKEND (ddp|fsdp) [compiled]`. Rank 0 prints loss and checksum."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-backend, kind = sys.argv[1:]
+backend, kind, *compiled = sys.argv[1:]
 if backend == "elastic" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
     import elastic_node.torch  # noqa: F401: these do not look for backends that are installed
 device = os.environ.get("DEVICE", "cpu")
@@ -35,12 +35,14 @@ else:
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
     model = fully_shard(layers)
+# Without a C compiler: the graphs are traced, split where DDP exchanges a bucket, and run by torch.
+step = torch.compile(model, backend="aot_eager") if compiled else model
 
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 random = torch.Generator(device).manual_seed(100 + rank)
 for _ in range(30):
     x = torch.randn(8, 16, generator=random)
-    loss = nn.functional.cross_entropy(model(x), x[:, :4].argmax(1))
+    loss = nn.functional.cross_entropy(step(x), x[:, :4].argmax(1))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
