@@ -157,6 +157,26 @@ fn t_6_a_killed_worker_costs_one_restart_and_leaves_no_stale_address() {
 }
 
 #[test]
+fn t_6_each_generation_meets_at_a_port_of_its_own() {
+    let mut job = start(&["-n", "3"]);
+    job.agent("a", 2);
+    job.agent("b", 1);
+    let mut ports = Vec::new();
+    for generation in 1..=3 {
+        let met = job.wait_for_meeting(generation, 3);
+        let told = job.variable(&met, "ELASTIC_MEETING_ADDRESS");
+        assert_eq!(told, [told[0].as_str(); 3], "one for all ranks");
+        ports.push(told[0].clone());
+        job.control(&format!("kill.1.{}", generation - 1));
+    }
+    // A port may still be held, and a process of a former generation may still dial it.
+    assert!(ports[0] != ports[1] && ports[1] != ports[2], "{ports:?}");
+    let met = job.wait_for_meeting(4, 3);
+    assert_eq!(job.variable(&met, "TORCHELASTIC_RESTART_COUNT"), ["3", "3", "3"]);
+    assert_eq!(job.finish(), 0);
+}
+
+#[test]
 fn t_7_a_frozen_host_is_left_behind() {
     let mut job = start(&["-n", "2", "--min-np", "1"]);
     for host in ["a", "b"] {

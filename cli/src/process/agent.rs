@@ -1,5 +1,6 @@
 //! `--role worker`: the process of a host's agent. Called by `main`.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use super::boot_time;
 use super::driver_address::DriverAddress;
 use super::driver_reach::advice;
-use super::host_watch::{AgentLanes, HostWatch, meeting_at};
+use super::host_watch::{AgentLanes, HostWatch};
 use super::leash::LeashLines;
 use super::network::check_interface;
 use super::random::system_seed;
@@ -84,13 +85,14 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
     tokio::task::spawn_local(tell(ports.clone()));
     let lanes = AgentLanes { ports, streams: streams.clone(), files: processes.output_files() };
     let processes = DriverAddress::new(processes, &plan.driver, plan.interface);
-    let meeting = meeting_at(processes.route().data_ip(None));
     let route = processes.route().clone();
     HostTrials::start(&joined.node, plan.host.clone(), move || route.data_ip(None));
+    let meeting = Rc::clone(processes.meeting());
+    let address = meeting.address();
     let watch = HostWatch { lanes, route: processes.route().clone(), meeting };
     let settings = AgentSettings::new(plan.host, plan.slots);
     let (role, run_id, nodes) = (plan.role, plan.run_id, plan.nodes);
-    let settings = AgentSettings { role, meeting, run_id, nodes, ..settings };
+    let settings = AgentSettings { role, meeting: address, run_id, nodes, ..settings };
     let processes = Box::new(processes);
     let (tell_end, end) = oneshot::channel();
     let node = joined.node.clone();

@@ -3,6 +3,7 @@
 //! Used by [`agent`](super::agent).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
 use std::time::Duration;
 
 use actix::Recipient;
@@ -14,6 +15,7 @@ use elastic_transport::each_once;
 use elastic_transport::network::{ip_towards, ip_towards_others, is_name_of_host};
 use elastic_worker::state::environment::DRIVER;
 
+use super::meeting_point::MeetingPoint;
 use super::network::{interface_of, ip_of};
 
 /// The variables that name the interface for gloo and NCCL.
@@ -53,6 +55,7 @@ impl RouteToDriver {
 pub(crate) struct DriverAddress<P> {
     processes: P,
     route: RouteToDriver,
+    meeting: Rc<MeetingPoint>,
     /// The driver's addresses for workers, before the names that led to them: a worker that starts while no name server
     /// answers finds it all the same. `None` if it is on the loopback: workers of other machines could not reach a
     /// worker that went through the loopback.
@@ -71,7 +74,13 @@ impl<P> DriverAddress<P> {
         let route = RouteToDriver { towards, interface, is_own_name: named.any(leads_to_loopback) };
         let names = driver.split(',').map(ToOwned::to_owned);
         let addresses = each_once(all.iter().map(ToString::to_string).chain(names));
-        Self { processes, address: (!is_local).then(|| addresses.join(",")), route }
+        let meeting = Rc::new(MeetingPoint::new(route.data_ip(None)));
+        Self { processes, address: (!is_local).then(|| addresses.join(",")), route, meeting }
+    }
+
+    /// Where workers of other hosts meet a program of this host.
+    pub(super) fn meeting(&self) -> &Rc<MeetingPoint> {
+        &self.meeting
     }
 
     /// The route on which other hosts are reached.
@@ -105,6 +114,9 @@ impl<P: ProcessPort> ProcessPort for DriverAddress<P> {
             order.environment.push((DRIVER.to_owned(), address.clone()));
         }
         self.add_interface(&mut order.environment);
+        if order.place.is_some() {
+            self.meeting.handle_start(&order.environment);
+        }
         self.processes.spawn(order, events);
     }
 

@@ -1,7 +1,8 @@
 //! The agent's watch over its host: tells the driver about lanes of the agent's process that do not answer, and about
 //! the address at which other hosts reach this one after it was renumbered. Used by [`agent`](super::agent).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use actix::Addr;
 use elastic_agent::{AgentActor, HostChange, StandardStreams};
 use elastic_protocol::messages::LaneStatus;
 use elastic_runtime::{DroppingWriterTrouble, OffloadPort};
+use futures_util::future::{Either, select};
 use tokio::time::sleep;
 
 use super::driver_address::RouteToDriver;
-use super::network::free_port;
-use super::random::system_rng;
+use super::meeting_point::MeetingPoint;
 
 /// Interval between two looks at the host.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -52,46 +53,30 @@ fn status(name: &str, within: Duration, hanging: Duration, dropped_lines: u64) -
     }
 }
 
-/// The watched lanes and route, and the address that the driver knows.
+/// The watched lanes, route and meeting point.
 pub(super) struct HostWatch {
     pub(super) lanes: AgentLanes,
     pub(super) route: RouteToDriver,
-    pub(super) meeting: Option<SocketAddr>,
+    pub(super) meeting: Rc<MeetingPoint>,
 }
 
 impl HostWatch {
     /// Tells the agent each change, for as long as it runs.
-    pub(super) async fn tell(mut self, agent: Addr<AgentActor>) {
+    pub(super) async fn tell(self, agent: Addr<AgentActor>) {
         let mut told: Vec<String> = Vec::new();
         while agent.connected() {
-            sleep(LOOK_EVERY).await;
+            let has_another_port = {
+                let (used, look) = (pin!(self.meeting.changed()), pin!(sleep(LOOK_EVERY)));
+                matches!(select(used, look).await, Either::Left(_))
+            };
             let hanging = self.lanes.hanging();
             let names: Vec<String> = hanging.iter().map(|lane| lane.name.clone()).collect();
-            let has_moved = self.follow();
-            if names != told || has_moved {
+            // Without an address, the host may just be between two.
+            let has_moved = self.route.data_ip(None).is_some_and(|ip| self.meeting.move_to(ip));
+            if names != told || has_moved || has_another_port {
                 told = names;
-                agent.do_send(HostChange { meeting: self.meeting, hanging });
+                agent.do_send(HostChange { meeting: self.meeting.address(), hanging });
             }
         }
     }
-
-    /// Takes the host's new address, if it has one. Without any, the host may just be between two.
-    fn follow(&mut self) -> bool {
-        let Some(ip) = self.route.data_ip(None) else { return false };
-        if self.meeting.is_none_or(|meeting| meeting.ip() == ip || ip.is_loopback()) {
-            return false;
-        }
-        let new = meeting_at(Some(ip));
-        if let (Some(old), Some(new)) = (self.meeting, new) {
-            tracing::warn!(old = %old.ip(), new = %new.ip(), "this host has another address");
-        }
-        self.meeting = new.or(self.meeting);
-        new.is_some()
-    }
-}
-
-/// An address with a free port, at which programs of other hosts reach one of this host.
-pub(super) fn meeting_at(ip: Option<IpAddr>) -> Option<SocketAddr> {
-    let ip = ip.unwrap_or(Ipv4Addr::LOCALHOST.into());
-    free_port(ip, &mut system_rng()).map(|port| SocketAddr::new(ip, port))
 }

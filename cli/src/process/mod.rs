@@ -13,6 +13,7 @@ mod host_watch;
 mod job_registry;
 mod launcher;
 mod leash;
+mod meeting_point;
 mod network;
 mod node;
 mod observer;

@@ -66,8 +66,7 @@ impl Tenure {
         let job = match image.job {
             Some(job) if image.program == *program => job,
             Some(job) => {
-                let line = |program: &ProgramSpec| program.argv.join(" ");
-                let (theirs, ours) = (line(&image.program), line(program));
+                let (theirs, ours) = (command_line(&image.program), command_line(program));
                 return Err(TenureError::OtherProgram { job, theirs, ours });
             }
             None => {
@@ -94,4 +93,10 @@ impl Tenure {
     pub fn is_takeover(&self) -> bool {
         self.image.term > Term(1)
     }
+}
+
+/// A program as a shell would be told to run it: its variables, then its arguments.
+fn command_line(program: &ProgramSpec) -> String {
+    let variables = program.environment.iter().map(|(name, value)| format!("{name}={value}"));
+    variables.chain(program.argv.iter().cloned()).collect::<Vec<String>>().join(" ")
 }

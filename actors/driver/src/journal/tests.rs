@@ -69,6 +69,10 @@ fn d_1_every_incarnation_has_a_term_of_its_own_and_the_same_secrets() {
     let error = Tenure::begin(&mut journal, &other, founding).expect_err("not that job");
     assert!(matches!(error, TenureError::OtherProgram { .. }));
     assert!(error.to_string().contains("`train`, not `other`"), "{error}");
+    let environment = vec![("ELASTIC_BACKEND".to_owned(), "cpu".to_owned())];
+    let same = ProgramSpec { argv: vec!["train".to_owned()], environment };
+    let error = Tenure::begin(&mut journal, &same, founding).expect_err("not that program");
+    assert!(error.to_string().contains("`train`, not `ELASTIC_BACKEND=cpu train`"), "{error}");
 }
 
 #[test]

@@ -80,8 +80,8 @@ impl Durable {
         let journal = FileJournal::open(&path).map_err(Unusable::Now)?;
         let journal = journal.identified_by(Image::identity_of);
         let way_out = format!(
-            "start that program again to go on with its job; or give this one another --state-dir, or remove \
-             {name} to give that job up"
+            "start that program again, with the same --backend and --encrypt-data, to go on with its job; or give this one \
+             another --state-dir, or remove {name} to give that job up"
         );
         let journal = KeptJournal::new(journal);
         let file = Some(journal.downgrade());
