@@ -102,7 +102,10 @@ impl DriverCore {
     /// loopback, all ranks are on this machine.
     fn master(&self, layout: &RankLayout) -> (String, u16) {
         let agent = layout.first.as_ref().and_then(|host| self.roster.agent(host));
-        let meeting = agent.and_then(|agent| agent.meeting);
+        let meeting = agent.and_then(|agent| match self.is_by_restart() {
+            true => agent.meeting,
+            false => agent.first_meeting,
+        });
         if let Some(meeting) = meeting.filter(|meeting| !meeting.ip().is_loopback()) {
             return (meeting.ip().to_string(), meeting.port());
         }

@@ -28,6 +28,10 @@ pub(crate) struct AgentRecord {
     pub(crate) role: String,
     /// Address at which other hosts reach a port opened by a program of this host, for `MASTER_ADDR` (copy).
     pub(crate) meeting: Option<SocketAddr>,
+    /// The first one at that address, before its port was used: processes that outlive their generations keep it in their
+    /// environment, so newcomers beside them are told the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first_meeting: Option<SocketAddr>,
     /// Lanes of the agent's process that do not answer, as it reported last, and when it did.
     pub(crate) hanging: (Time, Vec<LaneStatus>),
     /// State of the link.

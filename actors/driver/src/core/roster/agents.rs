@@ -12,11 +12,14 @@ use crate::core::table::{AgentRecord, PeerLink, PendingJoin};
 impl Roster {
     /// Takes an agent as its host's. Returns whether it is another one than before.
     pub(crate) fn admit(&mut self, now: Time, host: &HostName, join: &PendingJoin) -> bool {
+        let known = self.agents.get(host).filter(|known| known.node == join.node);
+        let known = known.and_then(|known| known.first_meeting);
         let record = AgentRecord {
             node: join.node.clone(),
             slots: join.slots,
             role: join.role.clone(),
             meeting: join.meeting,
+            first_meeting: first_meeting(known, join.meeting),
             hanging: (now, Vec::new()),
             link: PeerLink::Up,
             draining: None,
@@ -68,6 +71,7 @@ impl Roster {
     ) {
         if let Some(agent) = self.agents.get_mut(host) {
             agent.meeting = meeting;
+            agent.first_meeting = first_meeting(agent.first_meeting, meeting);
             if !hanging.is_empty() || !is_planted(Bug::LaneNeverAnswers) {
                 agent.hanging = (now, hanging);
             }
@@ -123,4 +127,9 @@ impl Roster {
         }
         Ok(())
     }
+}
+
+/// The first meeting point at the address of this one.
+fn first_meeting(known: Option<SocketAddr>, told: Option<SocketAddr>) -> Option<SocketAddr> {
+    known.filter(|known| told.is_none_or(|told| told.ip() == known.ip())).or(told)
 }

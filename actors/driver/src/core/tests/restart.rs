@@ -494,3 +494,19 @@ fn all_ranks_meet_at_the_host_of_rank_0() {
     assert!(met.len() >= 3, "{met:?}");
     met.iter().enumerate().for_each(|(rank, met)| assert_eq!(*met, expected(rank)));
 }
+
+#[test]
+fn t_6_each_generation_meets_at_the_latest_port_and_processes_that_are_kept_at_the_first() {
+    for (mode, port) in [(ElasticMode::Restart, "29502"), (ElasticMode::InProcess, "29501")] {
+        let mut cluster = four(|config| config.mode = mode);
+        for port in ["29501", "29502"] {
+            let meeting = Some(format!("10.0.0.1:{port}").parse().expect("a literal"));
+            cluster.hear_agent("a", AgentToDriver::HostChanged { meeting, hanging: Vec::new() });
+        }
+        let victim = cluster.worker("a", 1);
+        cluster.exit(&victim, FAILED);
+        cluster.pass(Duration::from_secs(5));
+        let told = running(&cluster, &["RANK", "MASTER_PORT"]);
+        assert!(told.contains(&vec!["1".to_owned(), port.to_owned()]), "{mode:?}: {told:?}");
+    }
+}
