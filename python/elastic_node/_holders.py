@@ -3,7 +3,7 @@ given it back. They are attributes of the state, or in its lists, tuples and dic
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, NamedTuple, Protocol, Tuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Protocol, Tuple
 
 from . import _jax_arrays
 
@@ -79,11 +79,20 @@ _UNLIKE = (
 )
 
 
-def _has(value: Any, is_one: Callable[[Any], bool], depth: int = 0) -> bool:
+def found(value: Any, is_one: Callable[[Any], bool], depth: int = 0) -> Iterator[Any]:
+    """The parts of a list, a tuple or a dictionary, and of those in it, that are such ones."""
     # A list may have millions of numbers, and every commit looks at them.
     if depth > _DEPTH_MAX or set(map(type, _values_in(value))).issubset(LEAVES):
-        return False
-    return any(is_one(part) or _has(part, is_one, depth + 1) for part in _values_in(value))
+        return
+    for part in _values_in(value):
+        if is_one(part):
+            yield part
+        else:
+            yield from found(part, is_one, depth + 1)
+
+
+def _has(value: Any, is_one: Callable[[Any], bool]) -> bool:
+    return any(True for _ in found(value, is_one))
 
 
 def _values_in(value: Any) -> Iterable[Any]:

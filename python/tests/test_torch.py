@@ -121,6 +121,35 @@ def test_gradients_of_several_passes_add_up():
     distributed.step()
 
 
+def test_what_a_step_has_left_is_forgotten_when_the_state_goes_back():
+    model = torch.nn.Linear(4, 1)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = en.DistributedOptimizer(plain, backward_passes_per_step=2)
+    scaler = torch.amp.GradScaler("cpu")
+    state = en.elastic.TorchState(nested=[{"model": model}], optimizer=plain, scaler=scaler)
+    state.save()
+    scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+    scaler.unscale_(plain)
+    state.restore()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for _ in range(2):
+        scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+    optimizer.synchronize()
+    scaler.unscale_(plain)
+    assert all(torch.equal(parameter.grad, torch.full_like(parameter, 2.0)) for parameter in model.parameters())
+
+
+def test_gradients_stay_on_a_rank_that_takes_nothing_over():
+    model, optimizer = model_and_optimizer()
+    state = en.elastic.TorchState(model=model, optimizer=optimizer)
+    model(torch.ones(2, 4)).sum().backward()
+    state.commit()
+    state.sync()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    state.apply(state.capture())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_the_sampler_goes_on_in_an_epoch_that_has_begun():
     sampler = en.ElasticDistributedSampler(range(10))
     loader = torch.utils.data.DataLoader(list(range(10)), batch_size=2, sampler=sampler)

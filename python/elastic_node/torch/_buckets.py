@@ -101,6 +101,7 @@ class Bucket:
     def land(self) -> None:
         if self.handle is not None:
             flat = self.settings.compression.decompress(self.handle.wait(), self.context)
+            self.handle = None
             if self.flat is not None and flat is not self.flat:
                 self.flat.copy_(flat)
         for parameter, part in self.parts.items():
@@ -115,7 +116,9 @@ class Bucket:
             parameter.grad = wait()
 
     def reset(self, passes: int) -> None:
-        self.handle = None
+        if self.handle is not None:
+            # Its operation may still write to the buffer.
+            self.handle, self.flat, self.parts = None, None, {}
         self.sparse = {}
         self.is_launched = False
         self.missing = len(self.parameters) * passes

@@ -72,7 +72,7 @@ class _Distributed:
             CollectiveError: a worker was lost, the generation was aborted, or ranks have other parameters.
         """
         if self._takes_part:
-            self._reducer.include(_parameters_of(self.param_groups))
+            self._reducer.include(parameters_of(self.param_groups))
             self._reducer.finish()
         self._is_synchronized = True
 
@@ -144,15 +144,13 @@ class _Distributed:
                 "zero_grad() was called between backward() and step() or synchronize(), while gradients are being averaged"
             )
         # Gradients that were not sent do not count, and so neither do their passes.
-        self._reducer.reset()
-        self._is_synchronized = False
+        forget_passes(self)  # type: ignore[arg-type]
         super(type(self), self).zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     @_Method
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """As the optimiser's. The backward pass's counts are forgotten."""
-        self._reducer.reset()
-        self._is_synchronized = False
+        forget_passes(self)  # type: ignore[arg-type]
         super(type(self), self).load_state_dict(state_dict)  # type: ignore[misc]
 
 
@@ -220,7 +218,7 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
         raise ValueError("backward_passes_per_step must be at least 1")
     if shards is not None:
         _check_shards(shards, compression, backward_passes_per_step, gradient_predivide_factor, process_set)
-    parameters = _parameters_of(optimizer.param_groups)
+    parameters = parameters_of(optimizer.param_groups)
     for parameter in parameters:
         if parameter.device.type not in ("cpu", "cuda"):
             raise ValueError(f"a parameter is on {parameter.device}: collectives take CPU and CUDA tensors")
@@ -241,6 +239,14 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     return distributed
 
 
+def forget_passes(optimizer: torch.optim.Optimizer) -> None:
+    """Forgets the backward passes since the last step, if the optimiser is distributed, or is the plain one of one that is."""
+    attributes = optimizer.__dict__
+    if "_reducer" in attributes:
+        attributes["_reducer"].reset()
+        attributes["_is_synchronized"] = False
+
+
 def _check_shards(
     shards: int, compression: Compressor, passes: int, predivide_factor: float, process_set: ProcessSet
 ) -> None:
@@ -255,7 +261,7 @@ def _check_shards(
         raise ValueError("shards are those of the whole world: leave process_set out")
 
 
-def _parameters_of(param_groups: List[Dict[str, Any]]) -> List[torch.Tensor]:
+def parameters_of(param_groups: List[Dict[str, Any]]) -> List[torch.Tensor]:
     return [parameter for group in param_groups for parameter in group["params"]]
 
 

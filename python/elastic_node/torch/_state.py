@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, Iterable, List, Optional
 
 import torch
 
-from .. import _codec
+from .. import _codec, _holders
 from ..elastic import ObjectState
-from . import _in_place
+from . import _in_place, _optimizer
 
 if TYPE_CHECKING:
     from .. import _native
@@ -22,6 +22,10 @@ class TorchState(ObjectState):
     places. An optimiser within an object of the program's own is refused: its copies would step other parameters. Other values (numbers, tensors, lists) are replaced, so reach them
     through the state. A tensor comes back with its class and `requires_grad`, as another object. All of it is saved,
     restored and taken over together, so weights never run ahead of counters.
+
+    Gradients are no part of it. When the state goes back or is taken over, those of all parameters of its modules and
+    optimisers become `None`, and what its optimisers, also distributed ones, and its gradient scalers know of the
+    unfinished step is forgotten. All of that stays where live state is kept.
 
     A module in `DistributedDataParallel` is saved as the module within. Tensors on other devices are saved in main
     memory.
@@ -60,6 +64,13 @@ class TorchState(ObjectState):
         else:
             super()._give(holder, content)
 
+    def apply(self, content: Dict[str, Any]) -> None:
+        super().apply(content)
+        # A step that was broken off has left gradients. The next backward pass would add to them.
+        attributes = {name: self.__dict__[name] for name in self._public()}
+        for holder in _holders.found(attributes, self._is_holder):
+            _forget_step(holder)
+
     def _in_place(self, content: Dict[str, Any]) -> AbstractSet[int]:
         return _in_place.tensors_in(content, self.__dict__)
 
@@ -69,3 +80,20 @@ class TorchState(ObjectState):
             # An object that only itself knows has one of these tensors, too.
             return super()._apply_blocks(header, blocks)
         self.apply(content)
+
+
+def _forget_step(holder: Any) -> None:
+    """Forgets what an unfinished step has left in a module, an optimiser or a gradient scaler."""
+    if isinstance(holder, torch.nn.Module):
+        _drop_gradients(holder.parameters())
+    elif isinstance(holder, torch.optim.Optimizer):
+        _drop_gradients(_optimizer.parameters_of(holder.param_groups))
+        _optimizer.forget_passes(holder)
+    elif isinstance(holder, torch.amp.GradScaler) and holder.is_enabled():
+        # Else it takes the next gradients for ones that it has divided by its scale already.
+        holder._per_optimizer_states.clear()
+
+
+def _drop_gradients(parameters: Iterable[torch.Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
