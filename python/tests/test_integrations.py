@@ -35,6 +35,7 @@ def test_lightning_goes_on_in_process(job):
     end = ends_of(job("lightning_survivor.py", workers=3, flags=["--min-np", "1"]), 3)[0]
     assert end["epochs"] == 3 and end["seen"] == [240] * 3, "each sample once an epoch"
     assert end["rate"] == 0.01 * 0.5**3, "the scheduler counts epochs"
+    assert end["index"] == 5.5, "what is logged with sync_dist is the mean over the ranks"
 
 
 @pytest.mark.parametrize("workers", [3, 2])

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
+import torch
+import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
@@ -81,6 +83,14 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
     @property
     def distributed_sampler_kwargs(self) -> Dict[str, int]:
         return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """As `DDPStrategy` with gloo: a mean is a sum that is divided here, also one of integers. Lightning's loggers ask for the
+        mean number of samples."""
+        if not isinstance(tensor, torch.Tensor) or reduce_op not in ("mean", "avg"):
+            return super().reduce(tensor, group, reduce_op)
+        total = super().reduce(tensor, group, "sum")
+        return total.copy_(total / dist.get_world_size(group))
 
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         if filepath == _IN_MEMORY:

@@ -1,6 +1,6 @@
-"""A training whose loop sets gradients to zero after the step, not before. Rank 1 dies by kill -9 before its backward pass,
-once: the other one has made its own when the step is broken off. The argument says how gradients are averaged. The weight
-afterwards shows whether each gradient counted once."""
+"""A training whose loop sets gradients to zero after the step, not before. Rank 1 dies by kill -9 before its backward
+pass, once: the other one has made its own when the step is broken off. The argument says how gradients are averaged.
+The weight afterwards shows whether each gradient counted once."""
 
 import json
 import sys
