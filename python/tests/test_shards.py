@@ -167,6 +167,19 @@ def test_c_2_an_example_that_loses_a_worker_has_the_weights_of_one_undisturbed_w
     assert digest(done.output) == digest(alone.stdout), done.output
 
 
+def test_c_2_sharded_gradients_are_those_of_torch_alone_where_shards_leave_parameters_out_or_are_clipped(job):
+    pytest.importorskip("torch")
+    said = []
+    for world in (1, 2, 3):
+        done = job("sharded_gradients.py", workers=world, flags=["--max-restarts", "0"])
+        assert done.code == 0 and len(done.said()) == world, done.output
+        said += done.said()
+    for case in said[0]:
+        bits = {of[case][0] for of in said}
+        differences = [of[case][1] for of in said]
+        assert len(bits) == 1 and max(differences) < 1e-4, (case, bits, differences)
+
+
 def test_the_optimizer_refuses_what_shards_cannot_be_combined_with():
     torch = pytest.importorskip("torch")
     import elastic_node.torch as en

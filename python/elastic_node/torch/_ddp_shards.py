@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Dict, Iterator, List, Optional
+from typing import Dict, Iterator, List, Optional, Set
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -19,7 +19,8 @@ class ShardHook:
     def __init__(self, replica: DistributedDataParallel, shards: int) -> None:
         self._replica, self._shards = replica, shards
         self._folds: Dict[torch.Tensor, ShardFold] = {}
-        self._is_last = True
+        #: Parameters that have a gradient of the pass under way.
+        self._ready: Set[torch.Tensor] = set()
         #: The error of a reduction, which `passes` raises: one that passes through torch's reducer would leave it in the
         #: middle of a backward pass, where its hooks refuse those of the next generation's.
         self._error: Optional[BaseException] = None
@@ -30,7 +31,7 @@ class ShardHook:
         def ready(parameter: torch.Tensor) -> None:
             hook = reference()
             if hook is not None:
-                hook._ready(parameter)
+                hook._ready.add(parameter)
 
         def reduce(_state, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are text.
             hook = reference()
@@ -53,22 +54,40 @@ class ShardHook:
         """
         self._folds = {}
         self._error = None
-        for number, shard in enumerate(step.shards, 1):
-            self._is_last = number == len(step.shards)
-            if self._is_last:
+        *before, last = step.shards
+        for shard in before:
+            self._ready.clear()
+            with self._replica.no_sync():
                 yield shard
-            else:
-                with self._replica.no_sync():
-                    yield shard
+            self._take(shard)
+        self._ready.clear()
+        if self._replica.find_unused_parameters:
+            # The replica knows that a pass has used them, and expects gradients of them also where the last does not.
+            for parameter in self._folds:
+                parameter.grad = torch.zeros_like(parameter)
+        yield last
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
-    def _ready(self, parameter: torch.Tensor) -> None:
-        """A gradient is there: of a shard before the last, it is moved out of the parameter."""
-        if not self._is_last and parameter.grad is not None:
+    def _take(self, shard: DataShard) -> None:
+        """Moves the gradients of a shard before the last out of the parameters. Not before the pass has ended: the replica
+        takes a parameter without a gradient in its own hook for one that no pass uses, and does not give it the result."""
+        for parameter in self._ready:
             gradient, parameter.grad = parameter.grad, None
-            self._fold(parameter).add(gradient)
+            if gradient is not None:
+                if self._replica.gradient_as_bucket_view:
+                    # It can be a part of the bucket, into which the last shard's gradients are written.
+                    gradient = gradient.clone()
+                fold = self._fold(parameter)
+                self._skip(fold, shard.number, gradient)
+                fold.add(gradient)
+
+    @staticmethod
+    def _skip(fold: ShardFold, until: int, like: torch.Tensor) -> None:
+        """Shards before `until` whose loss does not depend on the parameter have a gradient of zero."""
+        while fold.next < until:
+            fold.add(torch.zeros_like(like))
 
     def _reduce(self, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """A bucket has the gradients of the last shard."""
@@ -87,9 +106,7 @@ class ShardHook:
             rows: List[List[torch.Tensor]] = []
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
                 fold = self._fold(parameter)
-                while fold.next < fold.end - 1:
-                    # A parameter that a shard's loss does not depend on.
-                    fold.add(torch.zeros_like(gradient))
+                self._skip(fold, fold.end - 1, gradient)
                 fold.add(gradient.clone())
                 rows.append([array.reshape(-1) for array in fold.partial])
             flat = [torch.cat(list(node)) for node in zip(*rows)]
@@ -115,8 +132,9 @@ def register_shard_hook(replica: DistributedDataParallel, shards: int) -> ShardH
                 loss_of(replica, shard).backward()
             optimizer.step()
 
-    Keep what is returned as long as the replica. Every shard's loss depends on the same parameters; one that it does not depend on counts as a gradient of zero, in the
-    order of the passes. Averages of batch normalisation are a rank's own, and so not the same in other worlds.
+    Keep what is returned as long as the replica. Where a shard's loss does not depend on a parameter, its gradient of this
+    shard is zero; make the replica with ``find_unused_parameters=True`` if that can be. Averages of batch normalisation are
+    a rank's own, and so not the same in other worlds.
 
     Args:
         replica: the module, of the process group ``"elastic"`` over all ranks.

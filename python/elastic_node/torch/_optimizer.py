@@ -202,7 +202,9 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
         process_set: the ranks that reduce together; on others it is the plain optimiser.
         shards: logical shards of the job: each backward pass is the next of this rank's shards
             (`ShardedSampler.steps`), and gradients are reduced over a fixed tree of shards, so that they have the same
-            bits in a world of any size. `Average` is over shards. They are sent once the last shard is there.
+            bits in a world of any size. `Average` is over shards. They are sent once the last shard is there. Parameters
+            have no ``.grad`` before: to clip gradients, call `synchronize()`, clip, and `step()` under
+            `skip_synchronize()`.
 
     Raises:
         ValueError: a parameter is on a device that collectives never reach, has no name or another's; the optimiser is
