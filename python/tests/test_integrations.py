@@ -51,7 +51,17 @@ def test_the_trainer_of_transformers_goes_on_in_process(job):
     end = ends_of(job("transformers_survivor.py", workers=3, flags=["--min-np", "1"]), 3)[0]
     assert end["steps"] == 70 and end["rate"] == 0, "the scheduler counts all steps"
     assert end["losses"] == sorted(end["losses"], reverse=True) and len(end["losses"]) == 7, "it learns on"
-    assert end["epochs"] == pytest.approx(1380 / 240), "epochs are the sampler's"
+    assert end["epochs"] == pytest.approx(1416 / 240), "epochs are the sampler's, each step of two batches but an epoch's last"
+
+
+@pytest.mark.parametrize("event, strategy", [("evaluate", "steps"), ("save", "steps"), ("evaluate", "epoch")])
+def test_the_trainer_of_transformers_does_an_evaluation_and_a_save_again_in_which_a_rank_died(job, event, strategy):
+    needs("transformers")
+    done = job("transformers_evaluated.py", event, strategy, workers=2)
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    due = [2, 4, 6, 8]
+    assert done.said() == [{"loss": due, "eval_loss": due, "saves": due}] * 2, done.output
 
 
 def test_a_trainer_without_max_steps_is_refused(tmp_path):

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any, Dict, Optional, Tuple
 
@@ -46,7 +47,8 @@ class TransformersState(ObjectState):
 
 
 class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types of transformers are not looked at.
-    """Restores the model, the optimiser and the scheduler, counts samples, and commits the state after a step.
+    """Restores the model, the optimiser and the scheduler, counts samples, and commits the state after a step, for
+    `ElasticTrainer`.
 
     Args:
         state: of `elastic_node.elastic.run`.
@@ -55,6 +57,7 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
 
     def __init__(self, state: TransformersState, steps_per_commit: int = 1) -> None:
         self._state, self._every = state, steps_per_commit
+        self._is_due = self._is_before_epoch_end = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -75,12 +78,31 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
         self.on_substep_end(args, state, control)
         sampler = self._state.sampler
         state.epoch = sampler.epoch + sampler.processed_num / len(sampler.dataset)
-        if state.global_step % self._every == 0 or state.global_step >= state.max_steps:
-            parts = ("model", "optimizer", "lr_scheduler")
-            checkpoint = {name: kwargs[name].state_dict() for name in parts}
-            shared = {name: value for name, value in asdict(state).items() if name not in _NOT_SHARED}
-            self._state.checkpoint = {**checkpoint, "trainer": shared}
-            self._state.commit()
+        self._is_due = state.global_step % self._every == 0 or state.global_step >= state.max_steps
+        # What the end of an epoch logs, evaluates and saves belongs to its last step.
+        self._is_before_epoch_end = (
+            not sampler.processed_num or control.should_epoch_stop or control.should_training_stop
+        )
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._is_before_epoch_end = False
+
+    def commit_if_due(self, trainer: Trainer) -> None:
+        """Commits a step that is over, with what it logs, evaluates and saves.
+
+        Raises:
+            CollectiveError: a worker was lost, or the generation was aborted.
+        """
+        if not self._is_due or self._is_before_epoch_end:
+            return
+        self._is_due = False
+        parts = ("model", "optimizer", "lr_scheduler")
+        checkpoint = {name: getattr(trainer, name).state_dict() for name in parts}
+        shared = {name: value for name, value in asdict(trainer.state).items() if name not in _NOT_SHARED}
+        self._state.checkpoint = {**checkpoint, "trainer": shared}
+        self._state.commit()
 
 
 class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformers are not looked at.
@@ -103,7 +125,19 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         if self.args.max_steps <= 0:
             raise ValueError("give TrainingArguments a max_steps: how many steps an epoch has, follows the ranks")
         self._elastic_state = elastic_state
-        self.add_callback(CommitStateCallback(elastic_state, steps_per_commit))
+        self._commits = CommitStateCallback(elastic_state, steps_per_commit)
+        self.add_callback(self._commits)
+
+    def _run_epoch(self, **kwargs: Any) -> None:
+        # The trainer counts once, at its start, when the sampler's epoch can be partly over.
+        batches = len(kwargs["train_dataloader"])
+        updates = max(math.ceil(batches / self.args.gradient_accumulation_steps), 1)
+        super()._run_epoch(**{**kwargs, "steps_in_epoch": batches, "num_update_steps_per_epoch": updates})
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        # Not before: a step that is committed is not made again, and neither would its evaluation be.
+        self._commits.commit_if_due(self)
 
     def _get_train_sampler(self, train_dataset: "Optional[Dataset[Any]]" = None) -> Remaining:
         return Remaining(self._elastic_state.sampler)

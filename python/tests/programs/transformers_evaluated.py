@@ -1,0 +1,74 @@
+"""HF Trainer of which a rank dies by kill -9 while a step is evaluated or saved. Arguments: the event in which it dies, and
+whether "steps" or an "epoch" is evaluated and saved. Prints at which steps there was a loss, an evaluation and a save."""
+
+import json
+import os
+import sys
+
+import torch
+from dying import die_once
+from transformers import TrainerCallback, TrainingArguments
+
+import elastic_node.torch as en
+from elastic_node.integrations.transformers import ElasticTrainer, TransformersState
+
+EVENT, STRATEGY = sys.argv[1:]
+SAMPLES, BATCH, STEPS, KILLED_AT = 16, 4, 8, 4
+
+
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def forward(self, x, labels):
+        return {"loss": (self.layer(x).squeeze(-1) - labels).square().mean()}
+
+
+class Watches(TrainerCallback):
+    def on_evaluate(self, args, trainer_state, control, **kwargs):
+        self.came("evaluate", trainer_state)
+
+    def on_save(self, args, trainer_state, control, **kwargs):
+        self.came("save", trainer_state)
+        state.saves.append(trainer_state.global_step)
+
+    def came(self, event, trainer_state):
+        if event == EVENT and trainer_state.global_step == KILLED_AT:
+            die_once(1)
+
+
+en.init()
+torch.manual_seed(0)
+model = Line()
+rows = [{"x": x, "labels": x.sum()} for x in torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(1))]
+state = TransformersState(en.ElasticDistributedSampler(rows), saves=[])
+
+
+@en.elastic.run
+def train(state):
+    en.init_process_group()
+    arguments = TrainingArguments(
+        os.environ["CONTROL"],
+        use_cpu=True,
+        max_steps=STEPS,
+        per_device_train_batch_size=BATCH,
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy=STRATEGY,
+        eval_strategy=STRATEGY,
+        save_strategy=STRATEGY,
+        logging_steps=2,
+        eval_steps=2,
+        save_steps=2,
+    )
+    trainer = ElasticTrainer(
+        state, model=model, args=arguments, train_dataset=rows, eval_dataset=rows, callbacks=[Watches()]
+    )
+    trainer.train()
+    return trainer.state.log_history
+
+
+history = train(state)
+steps = {key: [entry["step"] for entry in history if key in entry] for key in ("loss", "eval_loss")}
+print(json.dumps({**steps, "saves": state.saves}), flush=True)
