@@ -145,8 +145,10 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
     def get_train_dataloader(self) -> "DataLoader[Any]":
         loader: DataLoader[Any] = super().get_train_dataloader()
         if isinstance(loader.batch_sampler, BatchSamplerShard):
-            # The sampler gives each rank its own samples.
+            # The sampler gives each rank its own samples, as many as the others'. A last batch is not filled up: not with
+            # those that this generation began with, either.
             loader.batch_sampler.num_processes, loader.batch_sampler.process_index = 1, 0
+            loader.batch_sampler.even_batches = False
         return loader
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> Tuple[int, int]:

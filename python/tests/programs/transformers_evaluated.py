@@ -1,5 +1,6 @@
 """HF Trainer of which a rank dies by kill -9 while a step is evaluated or saved. Arguments: the event in which it dies, and
-whether "steps" or an "epoch" is evaluated and saved. Prints at which steps there was a loss, an evaluation and a save."""
+whether "steps" or an "epoch" is evaluated and saved. Prints at which steps there was a loss, an evaluation and a save, and the
+sizes of the batches."""
 
 import json
 import os
@@ -13,7 +14,7 @@ import elastic_node.torch as en
 from elastic_node.integrations.transformers import ElasticTrainer, TransformersState
 
 EVENT, STRATEGY = sys.argv[1:]
-SAMPLES, BATCH, STEPS, KILLED_AT = 16, 4, 8, 4
+SAMPLES, BATCH, STEPS, KILLED_AT = 12, 4, 8, 4
 
 
 class Line(torch.nn.Module):
@@ -22,6 +23,8 @@ class Line(torch.nn.Module):
         self.layer = torch.nn.Linear(8, 1)
 
     def forward(self, x, labels):
+        if self.training:
+            state.sizes.append(len(x))
         return {"loss": (self.layer(x).squeeze(-1) - labels).square().mean()}
 
 
@@ -42,7 +45,7 @@ en.init()
 torch.manual_seed(0)
 model = Line()
 rows = [{"x": x, "labels": x.sum()} for x in torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(1))]
-state = TransformersState(en.ElasticDistributedSampler(rows), saves=[])
+state = TransformersState(en.ElasticDistributedSampler(rows), saves=[], sizes=[])
 
 
 @en.elastic.run
@@ -71,4 +74,4 @@ def train(state):
 
 history = train(state)
 steps = {key: [entry["step"] for entry in history if key in entry] for key in ("loss", "eval_loss")}
-print(json.dumps({**steps, "saves": state.saves}), flush=True)
+print(json.dumps({**steps, "saves": state.saves, "sizes": state.sizes}), flush=True)
