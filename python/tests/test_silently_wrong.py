@@ -14,6 +14,7 @@ CASES = [
     "closures",
     "two_backward_passes",
     "zero_grad_under_way",
+    "gradients_changed_under_way",
     "gradients_of_collectives",
     "positional_arguments",
     "aliases",

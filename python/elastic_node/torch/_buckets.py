@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -18,6 +18,11 @@ from ._sparse import sparse_allreduce_async
 
 #: Size of a bucket: bytes of gradients that are sent together.
 BUCKET_BYTES = 8 << 20
+
+#: How gradients are changed before a step, in words.
+RIGHT_ORDER = (
+    "call optimizer.synchronize(), then clip (or scaler.unscale_(optimizer)), and step within optimizer.skip_synchronize()"
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,6 @@ class Bucket:
     def __init__(self, parameters: List[torch.Tensor], settings: Settings) -> None:
         self.parameters, self.settings = parameters, settings
         self.missing = len(parameters)
-        self.is_launched = False
         #: The buffer, its part for each parameter, and the parameters whose gradients are sparse: known at the first
         #: launch.
         self.flat: Optional[torch.Tensor] = None
@@ -46,16 +50,21 @@ class Bucket:
         self.handle: Optional[Handle[torch.Tensor]] = None
         self.context: Any = None
         self.sparse: Dict[torch.Tensor, Callable[[], torch.Tensor]] = {}
+        #: The dense gradients that were sent, and torch's counts of their changes at that time.
+        self.sent: Dict[torch.Tensor, Tuple[torch.Tensor, int]] = {}
 
     def launch(self) -> None:
         if self.flat is None:
             self.flat = self._divide()
         for parameter, part in self.parts.items():
-            if parameter.grad is None:
+            gradient = parameter.grad
+            if gradient is None:
                 part.zero_()
+            elif gradient.is_sparse:
+                part.copy_(gradient.to_dense())
             else:
-                gradient = parameter.grad
-                part.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+                part.copy_(gradient)
+                self.sent[parameter] = gradient, gradient._version
         settings = self.settings
         if self.parts:
             compressed, self.context = settings.compression.compress(self.flat)
@@ -70,7 +79,6 @@ class Bucket:
         for parameter in self.parameters:
             if parameter not in self.parts:
                 self.sparse[parameter] = self._launch_sparse(parameter)
-        self.is_launched = True
 
     def _divide(self) -> torch.Tensor:
         def is_dense(parameter: torch.Tensor) -> bool:
@@ -98,6 +106,19 @@ class Bucket:
         name = settings.names.get(parameter)
         return sparse_allreduce_async(gradient, name, settings.op, settings.process_set)
 
+    def check_unchanged(self) -> None:
+        """Refuses gradients that were changed since they were sent: the averages would take their place without a word.
+
+        Raises:
+            RuntimeError: they were, as by `clip_grad_norm_`.
+        """
+        for parameter, (gradient, changes) in self.sent.items():
+            if parameter.grad is not None and (parameter.grad is not gradient or gradient._version != changes):
+                name = self.settings.names.get(parameter, "a parameter")
+                raise RuntimeError(
+                    f"the gradient of {name} was changed between backward() and step(), while it was being averaged: {RIGHT_ORDER}"
+                )
+
     def land(self) -> None:
         if self.handle is not None:
             flat = self.settings.compression.decompress(self.handle.wait(), self.context)
@@ -119,8 +140,7 @@ class Bucket:
         if self.handle is not None:
             # Its operation may still write to the buffer.
             self.handle, self.flat, self.parts = None, None, {}
-        self.sparse = {}
-        self.is_launched = False
+        self.sparse, self.sent = {}, {}
         self.missing = len(self.parameters) * passes
 
 
@@ -197,6 +217,8 @@ class Reducer:
     def ready(self, parameter: torch.Tensor) -> None:
         """A gradient is there."""
         if self.left[parameter] <= 0:
+            # Said here, and not once more as the step takes what was sent.
+            self.of[parameter].sent.pop(parameter, None)
             raise AssertionError(
                 "gradients were computed more than backward_passes_per_step times before step(): the ones beyond "
                 "would be lost. Give DistributedOptimizer a higher backward_passes_per_step"
@@ -213,6 +235,8 @@ class Reducer:
     def finish(self) -> None:
         """Launches the remaining buckets, and waits for all."""
         try:
+            for bucket in self.buckets:
+                bucket.check_unchanged()
             while self.launched < len(self.buckets):
                 self.launch_next()
             for bucket in self.buckets:

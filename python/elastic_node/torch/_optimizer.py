@@ -26,7 +26,7 @@ from .. import _reductions
 from .._compression import Compression, Compressor
 from .._process_sets import ProcessSet, global_process_set
 from .._reduce_op import Average, ReduceOp, resolve
-from ._buckets import Reducer, Settings
+from ._buckets import RIGHT_ORDER, Reducer, Settings
 from ._shards import ShardReducer
 
 Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
@@ -88,6 +88,23 @@ class _Distributed:
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Sets the number of backward passes that add up before a step, from now on."""
         self._reducer.set_passes(passes)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """torch's `GradScaler` asks for it as it steps: the last moment to refuse gradients that it would unscale while they
+        are being averaged, on each rank by its own view of infinite ones.
+
+        Raises:
+            RuntimeError: `scaler.step(optimizer)` outside of `skip_synchronize()`.
+        """
+        if self._takes_part and not self._skips:
+            raise RuntimeError(f"a GradScaler would unscale gradients while they are being averaged: {RIGHT_ORDER}")
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        # Fused optimisers set it.
+        self.__dict__["_step_supports_amp_scaling"] = value
 
     @property
     def _parameter_names(self) -> Dict[torch.Tensor, str]:

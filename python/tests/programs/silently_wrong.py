@@ -137,6 +137,54 @@ def zero_grad_under_way():
     raise AssertionError("gradients on their way were set to zero")
 
 
+def gradients_changed_under_way():
+    def of(change):
+        """Whether a step is refused whose gradients were changed on their way; else the model that it was made on."""
+        model, data = model_and_data()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        scaler.scale((model(data) ** 2).mean()).backward()
+        try:
+            change(model, optimizer, scaler)
+        except RuntimeError as refused:
+            assert "call optimizer.synchronize(), then clip" in str(refused), refused
+            return None
+        return model
+
+    def clip(model):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+    def clipped(model, optimizer, scaler):
+        clip(model)
+        optimizer.step()
+
+    def stepped_by_the_scaler(model, optimizer, scaler):
+        scaler.step(optimizer)
+
+    def replaced(model, optimizer, scaler):
+        model.weight.grad = 2 * model.weight.grad
+        optimizer.step()
+
+    def in_order(model, optimizer, scaler):
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        clip(model)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+
+    assert [of(change) for change in (clipped, stepped_by_the_scaler, replaced)] == [None] * 3
+    model, data = model_and_data()
+    before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    (model(data) ** 2).mean().backward()
+    for parameter in model.parameters():
+        parameter.grad = hvd.allreduce(parameter.grad)
+    clip(model)
+    gradient = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])
+    after = torch.nn.utils.parameters_to_vector(of(in_order).parameters())
+    assert torch.allclose(after, before - 0.1 * gradient), "scaled, averaged and clipped as one process would"
+    return 0.0
+
+
 def gradients_of_collectives():
     size, rank = hvd.size(), hvd.rank()
 
