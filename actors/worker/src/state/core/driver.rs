@@ -217,7 +217,9 @@ impl StateCore {
             self.say_arrived();
             return;
         }
-        self.pause.stop_at = Some(boundary);
+        // Boundaries before an earlier stop may have been passed.
+        let earlier = self.pause.stop_at.replace(boundary).map_or(0, |stop| stop.saturating_sub(1));
+        self.pause.promised = self.pause.promised.map(|promised| promised.max(earlier));
         if !self.pause.flag {
             self.set_pause_flag();
         }
