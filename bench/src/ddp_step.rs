@@ -62,7 +62,7 @@ struct DdpStepReport {
     alone_ms: f64,
     /// Ours over gloo's: below 1 is faster.
     ratio: f64,
-    /// The same of what each adds to the step that exchanges nothing.
+    /// Ours over gloo's, of the time that each adds to the step that exchanges nothing.
     exchange_ratio: f64,
 }
 
