@@ -87,12 +87,15 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
     let processes = DriverAddress::new(processes, &plan.driver, plan.interface);
     let route = processes.route().clone();
     HostTrials::start(&joined.node, plan.host.clone(), move || route.data_ip(None));
-    let meeting = Rc::clone(processes.meeting());
-    let address = meeting.address();
-    let watch = HostWatch { lanes, route: processes.route().clone(), meeting };
+    let meeting = processes.meeting().address();
+    let watch = HostWatch {
+        lanes,
+        route: processes.route().clone(),
+        meeting: Rc::clone(processes.meeting()),
+    };
     let settings = AgentSettings::new(plan.host, plan.slots);
     let (role, run_id, nodes) = (plan.role, plan.run_id, plan.nodes);
-    let settings = AgentSettings { role, meeting: address, run_id, nodes, ..settings };
+    let settings = AgentSettings { role, meeting, run_id, nodes, ..settings };
     let processes = Box::new(processes);
     let (tell_end, end) = oneshot::channel();
     let node = joined.node.clone();

@@ -14,8 +14,9 @@ use super::random::system_rng;
 /// Most ports that are looked for until one differs from the last.
 const TRIES_MAX: usize = 8;
 
-/// An address of this host with a free port, another port for each generation of processes: the one before may still be held (by a
-/// process that ends, by the kernel after it), and a process of a former generation that dials it must meet nobody.
+/// An address of this host with a free port, another port for each generation of processes: the one before may still be
+/// held (by a process that ends, by the kernel after it), and a process of a former generation that dials it must meet
+/// nobody.
 #[derive(Debug)]
 pub(super) struct MeetingPoint {
     address: Cell<Option<SocketAddr>>,

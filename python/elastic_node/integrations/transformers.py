@@ -79,7 +79,7 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
         sampler = self._state.sampler
         state.epoch = sampler.epoch + sampler.processed_num / len(sampler.dataset)
         self._is_due = state.global_step % self._every == 0 or state.global_step >= state.max_steps
-        # What the end of an epoch logs, evaluates and saves belongs to its last step.
+        # The last step of an epoch is over after the logging, evaluation and save at the epoch's end.
         self._is_before_epoch_end = (
             not sampler.processed_num or control.should_epoch_stop or control.should_training_stop
         )

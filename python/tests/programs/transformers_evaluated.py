@@ -3,12 +3,12 @@ whether "steps" or an "epoch" is evaluated and saved. Prints at which steps ther
 sizes of the batches."""
 
 import json
-import os
 import sys
 
 import torch
 from dying import die_once
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
+from transformers_line import Line, arguments, rows_of
 
 import elastic_node.torch as en
 from elastic_node.integrations.transformers import ElasticTrainer, TransformersState
@@ -17,15 +17,13 @@ EVENT, STRATEGY = sys.argv[1:]
 SAMPLES, BATCH, STEPS, KILLED_AT = 12, 4, 8, 4
 
 
-class Line(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 1)
+class MeasuredLine(Line):
+    """Notes the sizes of the batches that it is trained with."""
 
     def forward(self, x, labels):
         if self.training:
             state.sizes.append(len(x))
-        return {"loss": (self.layer(x).squeeze(-1) - labels).square().mean()}
+        return super().forward(x, labels)
 
 
 class Watches(TrainerCallback):
@@ -43,21 +41,17 @@ class Watches(TrainerCallback):
 
 en.init()
 torch.manual_seed(0)
-model = Line()
-rows = [{"x": x, "labels": x.sum()} for x in torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(1))]
+model = MeasuredLine()
+rows = rows_of(SAMPLES)
 state = TransformersState(en.ElasticDistributedSampler(rows), saves=[], sizes=[])
 
 
 @en.elastic.run
 def train(state):
     en.init_process_group()
-    arguments = TrainingArguments(
-        os.environ["CONTROL"],
-        use_cpu=True,
+    settings = arguments(
         max_steps=STEPS,
         per_device_train_batch_size=BATCH,
-        report_to=[],
-        disable_tqdm=True,
         logging_strategy=STRATEGY,
         eval_strategy=STRATEGY,
         save_strategy=STRATEGY,
@@ -66,7 +60,7 @@ def train(state):
         save_steps=2,
     )
     trainer = ElasticTrainer(
-        state, model=model, args=arguments, train_dataset=rows, eval_dataset=rows, callbacks=[Watches()]
+        state, model=model, args=settings, train_dataset=rows, eval_dataset=rows, callbacks=[Watches()]
     )
     trainer.train()
     return trainer.state.log_history

@@ -7,7 +7,8 @@ import os
 
 import torch
 from dying import come_when_awaited, die_once, until_there_are
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
+from transformers_line import Line, arguments, rows_of
 
 import elastic_node.torch as en
 from elastic_node import _codec
@@ -15,15 +16,6 @@ from elastic_node.integrations.transformers import ElasticTrainer, TransformersS
 
 SAMPLES, BATCH, STEPS, KILLED_AT, GROWN_AT = 240, 4, 70, 27, 57
 SIZE = int(os.environ["WORLD_SIZE"])
-
-
-class Line(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 1)
-
-    def forward(self, x, labels):
-        return {"loss": (self.layer(x).squeeze(-1) - labels).square().mean()}
 
 
 class Watches(TrainerCallback):
@@ -43,7 +35,7 @@ come_when_awaited()
 en.init()
 torch.manual_seed(0)
 model = Line()
-rows = [{"x": x, "labels": x.sum()} for x in torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(1))]
+rows = rows_of(SAMPLES)
 state = TransformersState(en.ElasticDistributedSampler(rows), sizes=[])
 process = {"calls": 0}
 
@@ -52,19 +44,15 @@ process = {"calls": 0}
 def train(state):
     process["calls"] += 1
     en.init_process_group()
-    arguments = TrainingArguments(
-        os.environ["CONTROL"],
-        use_cpu=True,
+    settings = arguments(
         max_steps=STEPS,
         per_device_train_batch_size=BATCH,
         gradient_accumulation_steps=2,
         learning_rate=0.1,
-        report_to=[],
         save_strategy="no",
-        disable_tqdm=True,
         logging_steps=10,
     )
-    trainer = ElasticTrainer(state, model=model, args=arguments, train_dataset=rows, callbacks=[Watches()])
+    trainer = ElasticTrainer(state, model=model, args=settings, train_dataset=rows, callbacks=[Watches()])
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return trainer.state.global_step, trainer.state.epoch, losses, trainer.lr_scheduler.get_last_lr()[0]
