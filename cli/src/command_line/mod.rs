@@ -8,6 +8,7 @@ mod completions;
 mod config;
 mod doctor;
 mod driver_flags;
+mod driver_hosts;
 mod driver_plan;
 mod driver_silence;
 mod event_log;
@@ -52,9 +53,8 @@ pub(crate) use completions::print_completions;
 pub(crate) use config::run_config;
 pub(crate) use doctor::run_doctor;
 pub(crate) use driver_flags::LauncherKind;
-pub(crate) use driver_plan::{
-    DashboardPlan, DiscoveryPlan, DriverPlan, RunPlan, plan_driver, plan_run,
-};
+pub(crate) use driver_hosts::DiscoveryPlan;
+pub(crate) use driver_plan::{DashboardPlan, DriverPlan, RunPlan, plan_driver, plan_run};
 pub(crate) use explain::print_explanation;
 pub(crate) use failure::{CODE_FAILED, CommandFailure, ResultExt};
 pub(crate) use find_job::short_id;

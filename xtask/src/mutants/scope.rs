@@ -91,6 +91,6 @@ mod tests {
         assert!(!is_in_scope("actors/driver/src/core/tests/failures.rs"));
         assert!(!is_in_scope("actors/host_manager/src/core/parse_tests.rs"));
         assert!(!is_in_scope("actors/worker/src/state/core/property_tests.rs"));
-        assert!(!is_in_scope("actors/driver/src/actor.rs"));
+        assert!(!is_in_scope("actors/driver/src/actor/mod.rs"));
     }
 }
