@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use super::layout::{Area, INLINE, PIECE};
+use super::layout::{Area, INLINE};
 use super::session::SegmentOperation;
+use super::stores::Stores;
 use crate::element::DataType;
 use crate::error::{CollectiveError, CollectiveResult};
 use crate::reduce::{ReduceOp, fold_ranks};
@@ -14,8 +15,8 @@ use crate::reduce::{ReduceOp, fold_ranks};
 pub(crate) const WHOLE: usize = 16 * 1024;
 
 /// The bytes of one piece of each rank's part, in a buffer that all ranks' parts share.
-fn share(world: u32) -> usize {
-    (PIECE / world as usize / 64).max(1) * 64
+fn share(session: &SegmentOperation<'_>) -> usize {
+    (session.piece() / session.world() as usize / 64).max(1) * 64
 }
 
 /// The byte range of piece `index`, where pieces have `piece` bytes.
@@ -45,14 +46,20 @@ pub(super) fn reduce(
     op: ReduceOp,
     root: Option<u32>,
 ) -> CollectiveResult {
-    if data.len() <= WHOLE {
+    if data.len() <= WHOLE || is_folded_by_both(session) {
         reduce_whole(session, data, data_type, op, root)
     } else {
         reduce_sliced(session, data, data_type, op, root)
     }
 }
 
-/// Reduction in one step: every rank folds the whole, or only the root, if there is one.
+/// Whether each of two ranks folds the whole, at any length. Both ways move as many bytes between them. What is written past the
+/// caches takes a way through memory, which the slices' results would take once more.
+fn is_folded_by_both(session: &SegmentOperation<'_>) -> bool {
+    session.world() == 2 && session.stores() == Stores::NonTemporal
+}
+
+/// Reduction in one step a piece: every rank folds the whole, or only the root, if there is one.
 fn reduce_whole(
     session: &mut SegmentOperation<'_>,
     data: &mut [u8],
@@ -60,14 +67,26 @@ fn reduce_whole(
     op: ReduceOp,
     root: Option<u32>,
 ) -> CollectiveResult {
-    let length = data.len();
+    let (own, world, length) = (session.own(), session.world(), data.len());
     let area = if length <= INLINE { Area::Inline } else { Area::Contribution };
-    session.offer(area, 0, data);
+    let piece_bytes = session.piece();
+    let pieces = length.div_ceil(piece_bytes).max(1);
+    session.offer(area, 0, &data[piece(0, piece_bytes, length)]);
     session.enter()?;
-    if root.is_none_or(|root| root == session.own()) {
-        fold_ranks(data_type, op, data, session.own(), session.world(), &|rank| {
-            session.published(rank, area, 0..length)
-        });
+    for index in 0..pieces {
+        if index + 1 < pieces {
+            session.offer(area, 0, &data[piece(index + 1, piece_bytes, length)]);
+        }
+        if root.is_none_or(|root| root == own) {
+            let within = piece(index, piece_bytes, length);
+            let folded = &mut data[within.clone()];
+            fold_ranks(data_type, op, folded, own, world, &|rank| {
+                session.published(rank, area, 0..within.len())
+            });
+        }
+        if index + 1 < pieces {
+            session.arrive()?;
+        }
     }
     Ok(())
 }
@@ -83,15 +102,17 @@ fn reduce_sliced(
     root: Option<u32>,
 ) -> CollectiveResult {
     let (own, world, length) = (session.own(), session.world(), data.len());
-    let pieces = length.div_ceil(PIECE);
+    let piece_bytes = session.piece();
+    let pieces = length.div_ceil(piece_bytes);
     let collects = root.is_none_or(|root| root == own);
     // Words, so that any element is aligned.
-    let words = if collects { 0 } else { (PIECE / world as usize).div_ceil(size_of::<u64>()) + 1 };
+    let words =
+        if collects { 0 } else { (piece_bytes / world as usize).div_ceil(size_of::<u64>()) + 1 };
     let mut words = vec![0u64; words];
     offer_others(session, data, data_type, 0);
     session.enter()?;
     for index in 0..pieces {
-        let within = piece(index, PIECE, length);
+        let within = piece(index, piece_bytes, length);
         let mine = slice(own, world, &within, data_type);
         let place = mine.start - within.start..mine.end - within.start;
         let folded = if collects {
@@ -128,7 +149,7 @@ fn offer_others(
     data_type: DataType,
     index: usize,
 ) {
-    let within = piece(index, PIECE, data.len());
+    let within = piece(index, session.piece(), data.len());
     let mine = slice(session.own(), session.world(), &within, data_type);
     session.offer(Area::Contribution, 0, &data[within.start..mine.start]);
     let after = mine.end - within.start;
@@ -137,7 +158,7 @@ fn offer_others(
 
 /// Takes the other ranks' results of piece `index`.
 fn collect(session: &SegmentOperation<'_>, data: &mut [u8], data_type: DataType, index: usize) {
-    let within = piece(index, PIECE, data.len());
+    let within = piece(index, session.piece(), data.len());
     for rank in session.others() {
         let theirs = slice(rank, session.world(), &within, data_type);
         let result = session.published(rank, Area::Result, 0..theirs.len());
@@ -155,7 +176,7 @@ pub(super) fn reduce_scatter(
 ) -> CollectiveResult {
     let (own, world, length) = (session.own(), session.world(), output.len());
     let part = |rank: u32| rank as usize * length..(rank as usize + 1) * length;
-    let share = share(world);
+    let share = share(session);
     let place = share * own as usize;
     output.copy_from_slice(&input[part(own)]);
     let pieces = length.div_ceil(share).max(1);
@@ -202,20 +223,21 @@ pub(super) fn gather(
         output[place(own)].copy_from_slice(input);
     }
     let longest = (0..world).map(|rank| place(rank).len()).max().unwrap_or(0);
-    let pieces = longest.div_ceil(PIECE).max(1);
-    session.offer(Area::Contribution, 0, &input[piece(0, PIECE, input.len())]);
+    let piece_bytes = session.piece();
+    let pieces = longest.div_ceil(piece_bytes).max(1);
+    session.offer(Area::Contribution, 0, &input[piece(0, piece_bytes, input.len())]);
     session.enter()?;
     for index in 0..pieces {
         if let Some(output) = &mut output {
             for rank in session.others() {
                 let theirs = &mut output[place(rank)];
-                let within = piece(index, PIECE, theirs.len());
+                let within = piece(index, piece_bytes, theirs.len());
                 let taken = session.published(rank, Area::Contribution, 0..within.len());
                 theirs[within].copy_from_slice(taken);
             }
         }
         if index + 1 < pieces {
-            let within = piece(index + 1, PIECE, input.len());
+            let within = piece(index + 1, piece_bytes, input.len());
             session.offer(Area::Contribution, 0, &input[within]);
             session.arrive()?;
         }
@@ -229,20 +251,20 @@ pub(super) fn broadcast(
     data: &mut [u8],
     root: u32,
 ) -> CollectiveResult {
-    let (is_root, length) = (session.own() == root, data.len());
-    let pieces = length.div_ceil(PIECE).max(1);
+    let (is_root, length, piece_bytes) = (session.own() == root, data.len(), session.piece());
+    let pieces = length.div_ceil(piece_bytes).max(1);
     if is_root {
-        session.offer(Area::Contribution, 0, &data[piece(0, PIECE, length)]);
+        session.offer(Area::Contribution, 0, &data[piece(0, piece_bytes, length)]);
     }
     session.enter()?;
     for index in 0..pieces {
         let more = index + 1 < pieces;
         if !is_root {
-            let within = piece(index, PIECE, length);
+            let within = piece(index, piece_bytes, length);
             let taken = session.published(root, Area::Contribution, 0..within.len());
             data[within].copy_from_slice(taken);
         } else if more {
-            session.offer(Area::Contribution, 0, &data[piece(index + 1, PIECE, length)]);
+            session.offer(Area::Contribution, 0, &data[piece(index + 1, piece_bytes, length)]);
         }
         if more {
             session.arrive()?;
@@ -260,7 +282,7 @@ pub(super) fn scatter(
 ) -> CollectiveResult {
     let (own, length) = (session.own() as usize, output.len());
     let part = |rank: u32| rank as usize * length..(rank as usize + 1) * length;
-    let share = share(session.world());
+    let share = share(session);
     let pieces = length.div_ceil(share).max(1);
     if let Some(input) = input {
         output.copy_from_slice(&input[part(root)]);
@@ -295,7 +317,7 @@ pub(super) fn all_to_all(
 ) -> CollectiveResult {
     let own = session.own();
     output[from(own)].copy_from_slice(&input[to(own)]);
-    let share = share(session.world());
+    let share = share(session);
     let place = share * own as usize;
     let pieces = longest.div_ceil(share).max(1);
     offer_parts(session, input, &to, share, 0);

@@ -22,6 +22,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::futex;
 use super::layout::{Area, ControlLine, RankLine, SegmentLayout, Slot};
+use super::stores::Stores;
 
 /// The name of a segment's memfd, for people and for the check of a process that opens it.
 const NAME: &CStr = c"elastic-collectives";
@@ -35,6 +36,8 @@ pub(super) type Token = [u64; 4];
 pub(crate) struct SharedSegment {
     base: NonNull<u8>,
     layout: SegmentLayout,
+    /// The stores that all ranks write with.
+    stores: Stores,
 }
 
 #[expect(unsafe_code, reason = "a mapping is not bound to a thread")]
@@ -108,7 +111,7 @@ impl SharedSegment {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice, of a file whose length is sealed.
         let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, 0)? };
-        let segment = SharedSegment { base: base.cast(), layout };
+        let segment = SharedSegment { base: base.cast(), layout, stores: Stores::Cached };
         // SAFETY: the range is the mapping just made; children of fork(2) do not get it.
         unsafe { madvise(base, length.get(), MmapAdvise::MADV_DONTFORK)? };
         Ok(segment)
@@ -116,6 +119,18 @@ impl SharedSegment {
 
     pub(super) fn layout(&self) -> SegmentLayout {
         self.layout
+    }
+
+    /// The stores that all ranks write with, [`Stores::Cached`] until they have agreed.
+    pub(super) fn stores(&self) -> Stores {
+        self.stores
+    }
+
+    /// The segment, written with these stores from now on. All ranks must do so.
+    pub(super) fn written_with(self, stores: Stores) -> SharedSegment {
+        let mut segment = self;
+        segment.stores = stores;
+        segment
     }
 
     #[expect(unsafe_code, reason = "shared memory is reached by address")]
@@ -172,7 +187,7 @@ impl SharedSegment {
         // elsewhere, or from a buffer that is only read, so the two do not overlap.
         unsafe {
             let target = self.base.byte_add(place.start).as_ptr();
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+            self.stores.copy(bytes.as_ptr(), target, bytes.len());
         }
     }
 }

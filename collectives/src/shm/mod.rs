@@ -11,6 +11,7 @@ mod patience;
 mod poison;
 mod rendezvous;
 mod session;
+mod stores;
 #[cfg(test)]
 mod tests;
 mod watchful;
@@ -23,4 +24,4 @@ pub(crate) fn serves(world: u32) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) use layout::PIECE;
+pub(crate) use layout::PIECE_MOST;

@@ -12,6 +12,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::layout::SegmentLayout;
 use super::memory::{SharedSegment, Token};
+use super::stores::Stores;
 use crate::communicator::CommunicatorExt;
 use crate::error::CollectiveError;
 use crate::reduce::ReduceOp;
@@ -52,12 +53,17 @@ pub(super) fn share(
     } else {
         accept(layout, &invitation).map(Some)
     };
-    let mut ready = [u8::from(segment.is_some())];
-    tcp.all_reduce(&mut ready, ReduceOp::Min)?;
-    if ready[0] == 0 {
+    let is_fast_past_caches = Stores::of_machine(layout.world()) == Stores::NonTemporal;
+    // The algorithm follows from the stores, so all ranks take the same, also where they see other numbers of processors.
+    let mut agreed = [u8::from(segment.is_some()), u8::from(is_fast_past_caches)];
+    tcp.all_reduce(&mut agreed, ReduceOp::Min)?;
+    let [is_ready, is_fast_past_caches] = agreed.map(|by_all| by_all != 0);
+    if !is_ready {
         return Ok(None);
     }
-    Ok(segment.flatten().or(made.map(|(segment, _)| segment)))
+    let stores = if is_fast_past_caches { Stores::NonTemporal } else { Stores::Cached };
+    let segment = segment.flatten().or(made.map(|(segment, _)| segment));
+    Ok(segment.map(|segment| segment.written_with(stores)))
 }
 
 fn make(

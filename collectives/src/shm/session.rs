@@ -22,6 +22,7 @@ use elastic_shm_protocol as protocol;
 use super::layout::Area;
 use super::memory::SharedSegment;
 use super::patience::SpinPatience;
+use super::stores::Stores;
 use super::watchful::WatchfulBoard;
 use super::{brief, poison};
 use crate::abort::{AbortHandle, Sleepers};
@@ -137,6 +138,16 @@ impl<'a> SegmentOperation<'a> {
 
     pub(super) fn world(&self) -> u32 {
         self.lane.segment.layout().world()
+    }
+
+    /// A rank's contribution to one step, in bytes.
+    pub(super) fn piece(&self) -> usize {
+        self.lane.segment.layout().piece()
+    }
+
+    /// The stores that all ranks write with.
+    pub(super) fn stores(&self) -> Stores {
+        self.lane.segment.stores()
     }
 
     /// All ranks but this one, the next one first, so that not all read the same memory at once.

@@ -7,9 +7,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use elastic_robust_lock::{LockSeat, LockWatch, RobustLock};
+use ring::rand::SystemRandom;
 
-use super::layout::SegmentLayout;
+use super::ShmCommunicator;
+use super::layout::{PIECE_MOST, SegmentLayout};
 use super::memory::SharedSegment;
+use super::stores::Stores;
 use crate::{
     AbortHandle, CollectiveError, CommunicatorExt, DEFAULT_STREAMS, DataPlane, FormError,
     GroupSpec, HostFabric, PeerLoss, ReduceOp, TcpFabric,
@@ -104,6 +107,46 @@ fn each_generation_takes_the_path_that_its_hosts_allow() {
             })
         })
         .collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
+/// Lengths in elements around those at which the stores and the pieces change.
+fn lengths() -> Vec<usize> {
+    let changes = [4096, PIECE_MOST / 4, PIECE_MOST / 2, PIECE_MOST];
+    let around = changes.into_iter().flat_map(|at| [at - 1, at, at + 1]);
+    [0, 1, 12, 13].into_iter().chain(around).chain([3 * PIECE_MOST / 4 + 5]).collect()
+}
+
+#[test]
+fn two_ranks_that_write_past_their_caches_get_the_sums_of_those_that_do_not() {
+    let value = |rank: usize, at: usize| (at % 1001) as f32 * 0.1 + rank as f32 * 3.7;
+    let (fabrics, peers) = fabrics(2);
+    let ranks = fabrics.into_iter().enumerate().map(|(rank, mut fabric)| {
+        let peers = peers.clone();
+        spawn(move || {
+            let abort = AbortHandle::new().unwrap();
+            for (generation, stores) in (1..).zip([Stores::Cached, Stores::NonTemporal]) {
+                let mut tcp = fabric.form(&group(generation, rank, &peers, &[]), &abort).unwrap();
+                let random = SystemRandom::new();
+                let segment = ShmCommunicator::share(&mut tcp, &random).unwrap().unwrap();
+                let mut group = ShmCommunicator::new(tcp, segment.written_with(stores));
+                for length in lengths() {
+                    let own: Vec<f32> = (0..length).map(|at| value(rank, at)).collect();
+                    let due: Vec<f32> = (0..length).map(|at| value(0, at) + value(1, at)).collect();
+                    let mut all = own.clone();
+                    group.all_reduce(&mut all, ReduceOp::Sum).unwrap();
+                    assert_eq!(all, due, "{stores:?}, {length} elements");
+                    let mut at_root = own.clone();
+                    group.reduce(&mut at_root, ReduceOp::Sum, 1).unwrap();
+                    assert_eq!(at_root, if rank == 1 { due } else { own }, "{stores:?}, {length}");
+                    let mut told: Vec<f32> = (0..length).map(|at| value(rank, at)).collect();
+                    group.broadcast(&mut told, 0).unwrap();
+                    assert!(told.iter().enumerate().all(|(at, told)| *told == value(0, at)));
+                }
+            }
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
     ranks.into_iter().for_each(|rank| rank.join().unwrap());
 }
 

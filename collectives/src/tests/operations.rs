@@ -39,7 +39,7 @@ fn element_counts() -> impl Strategy<Value = usize> {
         0..20usize,
         4090..4100usize,
         PIECE / 2 - 3..PIECE / 2 + 3,
-        shm::PIECE / 4 - 3..shm::PIECE / 4 + 3,
+        shm::PIECE_MOST / 4 - 3..shm::PIECE_MOST / 4 + 3,
         (1..10usize, 0..7usize).prop_map(|(pieces, more)| pieces * PIECE / 3 + more),
     ]
 }
