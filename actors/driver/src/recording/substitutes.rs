@@ -4,14 +4,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use serde_json::Value;
 
 /// Fields with texts of programs, of operators, or of a machine.
-const TEXTS: [&str; 20] = [
+const TEXTS: [&str; 23] = [
     "Closed",
     "ClosedHere",
     "because",
+    "checkpoint_directory",
+    "command",
     "detail",
     "directory",
     "draining",
@@ -22,6 +25,7 @@ const TEXTS: [&str; 20] = [
     "message",
     "note",
     "out_of_memory",
+    "prefix",
     "reason",
     "role",
     "run_id",
@@ -34,6 +38,9 @@ const TEXTS: [&str; 20] = [
 /// Fields with lists or maps of such texts.
 const LISTS_OF_TEXTS: [&str; 6] =
     ["accusations", "argv", "reports", "tensors", "unclear", "warnings"];
+
+/// The field with a checkpoint's path. A decision depends on its folder.
+const PATH: &str = "Exactly";
 
 /// The field with named numbers, whose names are such texts.
 const NAMED_NUMBERS: &str = "reported";
@@ -144,6 +151,7 @@ impl NameSubstitutes {
                             let numbers = numbers.iter();
                             numbers.map(|(name, value)| (self.text(name), value.clone())).collect()
                         }
+                        (PATH, Value::String(path)) => Value::String(self.path(path)),
                         _ => self.replaced_in(value, is_text),
                     };
                     let key = self.names.get(key).cloned().unwrap_or_else(|| key.clone());
@@ -168,6 +176,17 @@ impl NameSubstitutes {
         }
         let number = self.texts.len() + 1;
         self.texts.entry(text.to_owned()).or_insert_with(|| format!("text-{number}")).clone()
+    }
+
+    /// The substitute of a path: that of its folder, and that of the last component. A path without a folder is a text.
+    fn path(&mut self, path: &str) -> String {
+        let parts = Path::new(path);
+        let parts = parts.parent().zip(parts.file_name());
+        let Some((folder, name)) = parts.filter(|(folder, _)| !folder.as_os_str().is_empty())
+        else {
+            return self.text(path);
+        };
+        format!("{}/{}", self.text(&folder.to_string_lossy()), self.text(&name.to_string_lossy()))
     }
 
     /// A text with the names and addresses in it replaced.
@@ -246,5 +265,23 @@ mod tests {
             "reported": { "text-1": 0.5, "text-2": 1.0 },
         });
         assert_eq!(names.replaced(&said), expected);
+    }
+
+    #[test]
+    fn paths_and_commands_are_replaced_and_the_folder_of_a_checkpoint_stays_that_of_its_path() {
+        let said = serde_json::json!({
+            "image": { "checkpoint_directory": "/home/ann/secret" },
+            "checkpoint": { "directory": "/home/ann/secret", "resume": { "Exactly": "/home/ann/secret/step-9" } },
+            "health_check": { "command": "secret --key" }, "output": { "prefix": "secret ${rank}" },
+        });
+        let mut names = NameSubstitutes::default();
+        names.collect(&said);
+        names.number();
+        let replaced = names.replaced(&said);
+        assert!(!replaced.to_string().contains("secret"), "{replaced}");
+        let folder = replaced["checkpoint"]["directory"].as_str().expect("a text");
+        let chosen = replaced["checkpoint"]["resume"]["Exactly"].as_str().expect("a text");
+        assert_eq!(Path::new(chosen).parent(), Some(Path::new(folder)));
+        assert_eq!(replaced["image"]["checkpoint_directory"], folder);
     }
 }
