@@ -43,8 +43,9 @@ pub fn summarize(took: Duration, last: &StatusReport, ledger: &GoodputLedger) ->
     ];
     parts.extend(goodput(last));
     parts.push(resets(last, ledger));
-    if last.resets > 0 || last.steps_lost > 0 {
-        parts.push(format!("{} lost", counted(last.steps_lost, "step")));
+    if last.resets > 0 || last.steps_lost > 0 || ledger.has_lost_unseen() {
+        let least = if ledger.has_lost_unseen() { "at least " } else { "" };
+        parts.push(format!("{least}{} lost", counted(last.steps_lost, "step")));
     }
     parts.join(", ")
 }
@@ -135,6 +136,12 @@ mod tests {
             "summary: 1 min 40 s, 120 steps, 1 worker on 1 host, goodput 75.0 % (driver away 20.0 %, lost 5.0 %), \
              1 reset (1 worker exited), 2 steps lost"
         );
+        let mut unseen = ledger();
+        let kind = EventKind::StateLost { committed: 0, begins_at: 0, steps_lost: 0, unseen: true };
+        let generation = GenerationId(2);
+        unseen.handle_event(Time::ZERO, &DriverEvent { term: Term(2), generation, kind });
+        let said = summarize(Duration::from_secs(100), &status, &unseen);
+        assert!(said.ends_with("at least 2 steps lost"), "{said}");
         let times = [900, 59_900, 3_600_000].map(|ms| in_words(Duration::from_millis(ms)));
         assert_eq!(times, ["0.9 s", "59.9 s", "1 h 0 min"]);
     }

@@ -60,7 +60,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::WorkerOutOfMemory { .. }
         | EventKind::WorkerExited { expected: false, .. } => EventLevel::Warn,
         EventKind::ResetDecided { way, .. } => warn_if(*way == ResetWay::Abort),
-        EventKind::StateLost { steps_lost, .. } => warn_if(*steps_lost > 0),
+        EventKind::StateLost { steps_lost, unseen, .. } => warn_if(*steps_lost > 0 || *unseen),
         EventKind::CheckpointLoaded { notes, .. } => warn_if(!notes.is_empty()),
         EventKind::TakeoverDone { lost, .. } => warn_if(*lost > 0),
         EventKind::WorkerStarted { .. }
@@ -397,17 +397,29 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             }
             None => format!("no host has trained a step yet after generation {from}"),
         },
-        EventKind::StateLost { committed, begins_at, steps_lost: 0 } => format!(
+        EventKind::StateLost { committed, begins_at, steps_lost, unseen: true } => format!(
+            "STEPS ARE LOST: every worker is gone, step {committed} was the last that a driver knew of, and the workers may have \
+             trained on without one. Training begins again {}, at least {} lost.",
+            match begins_at {
+                0 => "from the start".to_owned(),
+                step => format!("at step {step}"),
+            },
+            match steps_lost {
+                1 => "1 step is".to_owned(),
+                steps => format!("{steps} steps are"),
+            },
+        ),
+        EventKind::StateLost { committed, begins_at, steps_lost: 0, .. } => format!(
             "no step is lost: every worker that held committed step {committed} is gone, and training begins again at step \
              {begins_at}"
         ),
         // With --on-total-loss fail, training begins again from a checkpoint only, and never from the start.
-        EventKind::StateLost { committed, begins_at: 0, steps_lost } => format!(
+        EventKind::StateLost { committed, begins_at: 0, steps_lost, .. } => format!(
             "STEPS ARE LOST: every worker that held committed step {committed} is gone. Training begins again from the start, \
              {steps_lost} steps are lost. More workers on more hosts would have kept them, and so would checkpoints \
              (--on-total-loss fail ends the job instead)"
         ),
-        EventKind::StateLost { committed, begins_at, steps_lost } => format!(
+        EventKind::StateLost { committed, begins_at, steps_lost, .. } => format!(
             "STEPS ARE LOST: every worker that held committed step {committed} is gone. Training begins again at step \
              {begins_at}, {steps_lost} steps are lost. More workers on more hosts would have kept them; of checkpoints that \
              are saved more often (--checkpoint-every), fewer are lost"
@@ -501,6 +513,7 @@ mod tests {
             committed: 1_237,
             begins_at,
             steps_lost: 1_237 - begins_at,
+            unseen: false,
         };
         let words = describe_event(GenerationId(2), &lost(1_237));
         let text = "no step is lost: every worker that held committed step 1237 is gone, and training begins again at step 1237";
@@ -511,9 +524,29 @@ mod tests {
     }
 
     #[test]
+    fn l_1_no_number_is_told_for_steps_that_no_driver_has_seen() {
+        for (begins_at, begins) in [(0, "from the start"), (92, "at step 92")] {
+            let lost = EventKind::StateLost {
+                committed: 92,
+                begins_at,
+                steps_lost: 92 - begins_at,
+                unseen: true,
+            };
+            let words = describe_event(GenerationId(2), &lost);
+            assert_eq!(words.level, EventLevel::Warn);
+            assert!(
+                words.text.contains(begins) && words.text.contains("at least"),
+                "{}",
+                words.text
+            );
+        }
+    }
+
+    #[test]
     fn l_1_the_way_out_of_a_loss_of_steps_is_one_that_was_not_taken() {
         let text = |begins_at| {
-            let lost = EventKind::StateLost { committed: 200, begins_at, steps_lost: 46 };
+            let unseen = false;
+            let lost = EventKind::StateLost { committed: 200, begins_at, steps_lost: 46, unseen };
             describe_event(GenerationId(2), &lost).text
         };
         // A job with --on-total-loss fail goes on from a checkpoint.

@@ -84,3 +84,24 @@ fn l_1_a_job_that_begins_again_tells_how_many_steps_are_lost() {
     std::fs::remove_file(job.path("control/hold")).expect("it is there");
     job.wait_for_progress();
 }
+
+#[test]
+fn l_1_steps_that_no_driver_has_seen_are_not_told_as_none() {
+    let (mut job, steps) = job("restart");
+    job.kill_driver();
+    std::fs::remove_file(job.path("control/hold")).expect("it is there");
+    job.wait("steps without a driver", |job| {
+        last_commits(job).iter().all(|last| *last > steps).then_some(())
+    });
+    kill_all(&mut job);
+    job.start_driver_again();
+    let lost = lost(&mut job);
+    assert_eq!((&lost["unseen"], &lost["begins_at"]), (&Value::Bool(true), &Value::from(0)));
+    let least = lost["steps_lost"].as_u64().expect("a number");
+    assert!(least <= steps, "the driver cannot know of more: {lost}");
+    job.wait_for_progress();
+    assert_eq!(job.finish(), 0);
+    let stderr = job.stderr();
+    assert!(stderr.contains("the workers may have trained on without one"), "{stderr}");
+    assert!(stderr.contains("at least"), "{stderr}");
+}

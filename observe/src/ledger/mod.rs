@@ -73,6 +73,8 @@ pub struct GoodputLedger {
     before_away: Option<KnownPhase>,
     /// Stretches without a driver that began while the current generation trained.
     unseen: UnseenTraining,
+    /// Whether more steps may be lost than are counted.
+    lost_unseen: bool,
 }
 
 impl GoodputLedger {
@@ -101,6 +103,7 @@ impl GoodputLedger {
             open_reset: None,
             before_away: None,
             unseen: UnseenTraining::default(),
+            lost_unseen: false,
         }
     }
 
@@ -226,6 +229,7 @@ impl GoodputLedger {
             EventKind::CheckpointLoaded { step: Some(step), .. } => {
                 self.checkpoint_loaded(generation, *step);
             }
+            EventKind::StateLost { unseen, .. } => self.lost_unseen |= unseen,
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
             | EventKind::HostBlacklisted { .. }
@@ -248,7 +252,6 @@ impl GoodputLedger {
             | EventKind::RebalanceTook { .. }
             | EventKind::ReplicasDiffer { .. }
             | EventKind::NotCompared { .. }
-            | EventKind::StateLost { .. }
             | EventKind::StandbysChanged { .. }
             | EventKind::HandedOver { .. }
             | EventKind::Abandoned { .. }
@@ -322,6 +325,11 @@ impl GoodputLedger {
             }
         }
         timeline
+    }
+
+    /// Whether more steps may be lost than are counted: the workers trained while no driver lived, and then all of them were gone.
+    pub const fn has_lost_unseen(&self) -> bool {
+        self.lost_unseen
     }
 
     /// The resets that are kept, the oldest first, with their cost up to the last event.

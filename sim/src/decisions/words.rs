@@ -495,7 +495,7 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
                 last(|host| host.first_step)
             )
         }
-        EventKind::StateLost { committed, begins_at, steps_lost } => format!(
+        EventKind::StateLost { committed, begins_at, steps_lost, .. } => format!(
             "steps lost: {committed} was committed, training begins at {begins_at}, {steps_lost} are lost"
         ),
         EventKind::TakeoverBegun { hosts, workers, .. } => {

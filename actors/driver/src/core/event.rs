@@ -462,6 +462,9 @@ pub enum EventKind {
         begins_at: u64,
         /// Least number of lost steps, with those after the last commit.
         steps_lost: u64,
+        /// Whether more may be lost: the members trained while no driver lived, and none of them is left that could tell.
+        #[serde(default)]
+        unseen: bool,
     },
     /// A new driver takes over from a former one.
     TakeoverBegun {

@@ -167,6 +167,8 @@ impl DriverCore {
             self.state.lose_steps(steps_lost);
         }
         let (generation, begins_at) = (next, step);
+        // What a commit of the members shows is all that there was.
+        let unseen = self.state.has_unseen() && !is_held;
         let loss = StateLossImage { generation, committed, begins_at };
         self.record(&JournalRecord::StateLost { loss: loss.clone() });
         self.state.lose(loss, is_held || checkpointed.is_some());
@@ -175,6 +177,7 @@ impl DriverCore {
             committed: committed.0,
             begins_at: begins_at.0,
             steps_lost,
+            unseen,
         });
     }
 

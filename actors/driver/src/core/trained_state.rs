@@ -32,6 +32,9 @@ pub(crate) struct TrainedState {
     steps_lost: u64,
     /// The last loss of committed steps.
     loss: Option<StateLossImage>,
+    /// Whether the members may have committed later steps while no driver lived, of which none has told this driver.
+    #[serde(default)]
+    unseen: bool,
 }
 
 impl TrainedState {
@@ -44,6 +47,7 @@ impl TrainedState {
             recorded_at: None,
             steps_lost: image.steps_lost,
             loss: image.loss.clone(),
+            unseen: false,
         }
     }
 
@@ -88,6 +92,7 @@ impl TrainedState {
     /// a driver even if that is not recorded: that counts as [`UNSEEN`] at least. Returns whether that is to be recorded.
     pub(crate) fn resumed(&mut self, now: Time, trains: bool) -> bool {
         self.trains_since = trains.then_some(now);
+        self.unseen = true;
         self.trained_unseen()
     }
 
@@ -101,7 +106,13 @@ impl TrainedState {
 
     /// Notes that all members hold this step: they were told to begin at it, or have reported it.
     pub(crate) fn reached(&mut self, step: Step) {
+        self.unseen &= Some(step) <= self.committed;
         self.committed = self.committed.max(Some(step));
+    }
+
+    /// Whether the members may have committed later steps than the one that is known, before this driver lived.
+    pub(crate) const fn has_unseen(&self) -> bool {
+        self.unseen
     }
 
     /// Notes that the members go back to this step, and that the later ones are counted as lost.
@@ -111,6 +122,7 @@ impl TrainedState {
 
     /// Notes that a generation trains.
     pub(crate) const fn trains(&mut self, now: Time) {
+        self.unseen = false;
         self.trains_since = Some(now);
         self.recorded_at = Some(now);
     }
@@ -130,6 +142,7 @@ impl TrainedState {
     /// Forgets the state, since the job begins anew: from nothing, or with another kind of process. The lost steps stay counted.
     pub(crate) fn forget(&mut self) {
         (self.committed, self.trained, self.trains_since) = (None, Duration::ZERO, None);
+        self.unseen = false;
     }
 
     /// Whether the progress is to be recorded again. It then counts as recorded.
@@ -163,6 +176,7 @@ impl TrainedState {
             self.trained = Duration::ZERO;
         }
         self.loss = Some(loss);
+        self.unseen = false;
     }
 
     /// The generation of the last loss begins at an earlier step than was told: its checkpoint is gone. Returns the loss as it is

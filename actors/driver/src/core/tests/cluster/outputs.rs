@@ -109,7 +109,7 @@ impl Cluster {
                     self.steps_lost.push(steps_lost);
                     self.reported.push(cause);
                 }
-                EventKind::StateLost { committed, begins_at, steps_lost } => {
+                EventKind::StateLost { committed, begins_at, steps_lost, .. } => {
                     self.losses.push((committed, begins_at, steps_lost));
                 }
                 EventKind::FirstSteps { hosts, .. } => {
