@@ -292,6 +292,27 @@ fn t_11_a_node_that_names_another_job_at_the_same_endpoint_is_refused() {
 }
 
 #[test]
+fn t_2_a_node_with_other_flags_and_another_program_is_refused_and_the_job_goes_on() {
+    let Some(network) = Network::enter(2) else { return };
+    let mut nodes = Nodes::new();
+    let head = endpoint(network.place(0));
+    let flags = ["--nnodes", "1:2", "--rdzv-endpoint", &head, "--rdzv-conf", "last_call_timeout=0"];
+    let secret = [("ELASTIC_TOKEN", "a secret of both nodes")];
+    nodes.start(0, network.place(0), &flags, &secret);
+    assert_met(&nodes.met(1));
+    // Its program has other folders as arguments.
+    let mut other = Nodes::new();
+    let flags = [&flags[..], &["--max-restarts", "5"]].concat();
+    other.start(0, network.place(1), &flags, &secret);
+    let (_, child) = &mut other.running[0];
+    let status = wait_until("its end", || child.try_wait().expect("ours"));
+    assert_eq!(status.code(), Some(1), "{}", other.describe());
+    let said = other.stderr(0);
+    assert!(said.contains("another --max-restarts and another program"), "{said}");
+    nodes.finish();
+}
+
+#[test]
 fn t_2_a_static_rendezvous_has_its_driver_at_node_0() {
     let Some(network) = Network::enter(2) else { return };
     let mut nodes = Nodes::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use elastic_agent::host;
 use elastic_protocol::HostName;
-use elastic_protocol::messages::NodeCount;
+use elastic_protocol::messages::NodeCommand;
 
 use super::arguments::RoleArguments;
 use super::failure::{CommandFailure, ResultExt};
@@ -106,8 +106,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) role: String,
     /// The name of the job to join (`--rdzv-id`), if one was given.
     pub(crate) run_id: Option<String>,
-    /// The number of hosts that the job has (`--nnodes`), if it was given.
-    pub(crate) nodes: Option<NodeCount>,
+    /// What the command says about the job, if it is given on each of the job's hosts (`--nnodes`).
+    pub(crate) nodes: Option<NodeCommand>,
     /// The network interface by which other hosts reach this one, if one was named.
     pub(crate) interface: Option<String>,
     /// Timeout for finding a driver.

@@ -1,10 +1,12 @@
 //! Messages between an agent and the driver.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::client::LaneStatus;
 use super::standstill::ProcessSight;
@@ -51,6 +53,24 @@ impl fmt::Display for NodeCount {
     }
 }
 
+/// What the command of a host says about the whole job, where the job is started by the same command on each of its hosts (`run
+/// --nnodes`). A host whose command says another thing is refused.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct NodeCommand {
+    /// The number of hosts.
+    pub count: NodeCount,
+    /// Digests of the program and of flags, by their names. Empty once a driver has welcomed the host: it is part of the job then,
+    /// also if its driver is started again with other flags.
+    pub settings: BTreeMap<String, u64>,
+}
+
+impl NodeCommand {
+    /// The digest of a setting, over its encoding in messages. All values that cannot be encoded have the same.
+    pub fn digest(setting: &impl Serialize) -> u64 {
+        postcard::to_allocvec(setting).map_or(0, |bytes| xxh3_64(&bytes))
+    }
+}
+
 /// Messages from an agent to the driver.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum AgentToDriver {
@@ -67,8 +87,8 @@ pub enum AgentToDriver {
         meeting: Option<SocketAddr>,
         /// The name of the job that the host was told to join (`--rdzv-id`), if it was told one.
         run_id: Option<String>,
-        /// The number of hosts that the job has (`--nnodes`), if the host was told it.
-        nodes: Option<NodeCount>,
+        /// What its command says about the job, if the job is started on each of its hosts.
+        nodes: Option<NodeCommand>,
         /// Processes that still live; empty on first contact.
         live: Vec<LiveWorker>,
     },

@@ -22,8 +22,8 @@ mod worker;
 
 pub use crate::output::{FileUmask, OutputSettings};
 pub use agent::{
-    AgentToDriver, DriverToAgent, HealthFailure, LibraryTrace, LiveWorker, NodeCount, ProcessPlace,
-    ProgramError, StoppedBy,
+    AgentToDriver, DriverToAgent, HealthFailure, LibraryTrace, LiveWorker, NodeCommand, NodeCount,
+    ProcessPlace, ProgramError, StoppedBy,
 };
 pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource, LastCheckpoint};
 pub use client::{

@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, LaneStatus, LibraryTrace, LiveWorker, NodeCount, OutputSettings,
+    AgentToDriver, DriverToAgent, LaneStatus, LibraryTrace, LiveWorker, NodeCommand, OutputSettings,
 };
 use elastic_protocol::{Deadlines, ExitStatus, HostName, JobId, ProgramSpec, Term, Time, WorkerId};
 
@@ -53,9 +53,9 @@ pub struct AgentSettings {
     /// The name of the job that this host was told to join (`--rdzv-id`), if it was told one. A driver of a job with another name
     /// refuses the host. Default: none.
     pub run_id: Option<String>,
-    /// The number of hosts that the job has (`--nnodes`), if this host was told it. A driver of a job with another number refuses
-    /// the host. Default: none.
-    pub nodes: Option<NodeCount>,
+    /// What the command of this host says about the job, if the job is started on each of its hosts (`--nnodes`). A driver of a
+    /// job with another command refuses the host. Default: none.
+    pub nodes: Option<NodeCommand>,
     /// Timeout for the first `AcceptedWelcome`. Default: [`Deadlines::elastic`]'s default, 600 s.
     pub join_within: Duration,
 }
@@ -205,8 +205,11 @@ impl AgentCore {
                 for process in self.processes_mut() {
                     process.announced = process.pid.is_some();
                 }
-                let AgentSettings { host, slots, role, meeting, run_id, nodes, .. } =
+                let AgentSettings { host, slots, role, meeting, run_id, mut nodes, .. } =
                     self.settings.clone();
+                if let (Some(nodes), Some(_)) = (&mut nodes, &self.welcome) {
+                    nodes.settings.clear();
+                }
                 self.send(AgentToDriver::Join { host, slots, role, meeting, run_id, nodes, live });
             }
             DriverLink::Silent { silent_ms } => {

@@ -45,12 +45,7 @@ impl DriverCore {
                     );
                     return self.refuse(from, host, &reason);
                 }
-                if let (Some(ours), Some(theirs)) = (self.config.nodes, nodes)
-                    && ours != theirs
-                {
-                    let reason = format!(
-                        "this job has --nnodes {ours}, and this host was told --nnodes {theirs}: give the same on every node"
-                    );
+                if let Some(reason) = nodes.and_then(|nodes| self.config.refuses_node(&nodes)) {
                     return self.refuse(from, host, &reason);
                 }
                 let (node, deadline) = (from.clone(), now);

@@ -34,6 +34,7 @@ mod leavers;
 mod links;
 mod losses;
 mod membership;
+mod node_command;
 mod outbox;
 mod outdated;
 mod output;

@@ -1,9 +1,10 @@
 //! Tests of workers and hosts that are lost.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, LibraryTrace, LiveWorker, NodeCount, WorkerToDriver,
+    AgentToDriver, Ballot, LibraryTrace, LiveWorker, NodeCommand, NodeCount, WorkerToDriver,
 };
 use elastic_protocol::{
     ExitStatus, Incarnation, JobOutcome, NodeId, NodeName, ResetCause, WorkerId,
@@ -466,15 +467,55 @@ fn t_11_a_host_that_was_told_to_join_another_job_is_refused() {
 fn t_2_a_host_that_was_told_another_number_of_hosts_is_refused_with_both() {
     let two = NodeCount { min: 2, max: 2 };
     let mut cluster = two_by_two(|config| config.nodes = Some(two));
-    let told = [None, Some(two), Some(NodeCount { min: 2, max: 4 })];
+    let of = |count| NodeCommand { count, settings: BTreeMap::new() };
+    let told = [None, Some(of(two)), Some(of(NodeCount { min: 2, max: 4 }))];
     for (number, (nodes, refused)) in told.into_iter().zip([0, 0, 1]).enumerate() {
         let name = NodeName::Agent(host(&format!("c{number}")));
         let node = NodeId { name, incarnation: Incarnation(90) };
-        cluster.join_job(&node, 1, Vec::new(), (None, nodes));
+        cluster.join_job(&node, 1, Vec::new(), (None, nodes.clone()));
         assert_eq!(cluster.refused.len(), refused, "{nodes:?}");
     }
     let reason = &cluster.refused[0];
     assert!(reason.contains("--nnodes 2,") && reason.contains("--nnodes 2:4"), "{reason}");
+}
+
+#[test]
+fn t_2_a_host_whose_command_has_another_program_or_other_flags_is_refused_with_their_names() {
+    let two = NodeCount { min: 2, max: 2 };
+    let mut cluster = two_by_two(|config| config.nodes = Some(two));
+    let command = |change: fn(&mut DriverConfig)| {
+        let mut config = cluster.core.config.clone();
+        change(&mut config);
+        config.node_command()
+    };
+    // The last one has been welcomed before, and says no settings any more.
+    let commands = [
+        (command(|_| {}), None),
+        (command(|config| config.np = Some(7)), None),
+        (
+            command(|config| config.program.argv.push("--part".to_owned())),
+            Some("another program, or other arguments of it,"),
+        ),
+        (command(|config| config.shards = Some(8)), Some("another --shards than")),
+        (
+            command(|config| {
+                config.shards = Some(8);
+                config.program.argv.clear();
+            }),
+            Some("another --shards and another program than"),
+        ),
+        (Some(NodeCommand { count: two, settings: BTreeMap::new() }), None),
+    ];
+    for (number, (nodes, refused)) in commands.into_iter().enumerate() {
+        let name = NodeName::Agent(host(&format!("c{number}")));
+        let node = NodeId { name, incarnation: Incarnation(90) };
+        cluster.refused.clear();
+        cluster.join_job(&node, 1, Vec::new(), (None, nodes));
+        match refused {
+            None => assert_eq!(cluster.refused, Vec::<String>::new(), "{number}"),
+            Some(words) => assert!(cluster.refused[0].contains(words), "{:?}", cluster.refused),
+        }
+    }
 }
 
 /// A release that is not this one.

@@ -104,13 +104,13 @@ impl Cluster {
         self.join_job(node, slots, live, (None, None));
     }
 
-    /// Joins the agent of a host that was told this name of the job, and this number of hosts.
+    /// Joins the agent of a host that was told this name of the job, and has this command.
     pub(in crate::core::tests) fn join_job(
         &mut self,
         node: &NodeId,
         slots: u32,
         live: Vec<LiveWorker>,
-        (run_id, nodes): (Option<&str>, Option<NodeCount>),
+        (run_id, nodes): (Option<&str>, Option<NodeCommand>),
     ) {
         let NodeName::Agent(name) = &node.name else { return };
         self.core.handle_link(self.now, node, &LinkEvent::Up);

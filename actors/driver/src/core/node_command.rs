@@ -1,0 +1,73 @@
+//! The comparison of the commands with which the hosts of one job were started (`run --nnodes`): the driver's command counts for
+//! all, so a host whose command says another thing is refused. Called by a host's process, and by the driver as the host joins.
+
+use std::collections::BTreeMap;
+
+use elastic_protocol::messages::NodeCommand;
+
+use super::config::DriverConfig;
+
+/// Name of the program among the settings; all others are flags.
+const PROGRAM: &str = "program";
+
+impl DriverConfig {
+    /// What this command says about the whole job; none if the job is not started on each of its hosts. Not part of it: the number of
+    /// workers, which follows from each host's slots, and the limits of waits.
+    pub fn node_command(&self) -> Option<NodeCommand> {
+        let count = self.nodes?;
+        let of_flags = [
+            ("--shards", NodeCommand::digest(&self.shards)),
+            ("--reset-limit", NodeCommand::digest(&self.reset_limit)),
+            ("--max-restarts", NodeCommand::digest(&(self.max_restarts, self.max_job_restarts))),
+            ("--health-check", NodeCommand::digest(&self.health_check)),
+            ("--on-failure", NodeCommand::digest(&self.on_failure)),
+            ("--on-total-loss", NodeCommand::digest(&self.on_total_loss)),
+            ("--on-hang", NodeCommand::digest(&self.on_hang)),
+            ("--hang-timeout", NodeCommand::digest(&self.hang_timeout)),
+            ("--on-straggler", NodeCommand::digest(&self.on_straggler)),
+            ("--on-divergence", NodeCommand::digest(&self.on_divergence)),
+            ("--checkpoint", NodeCommand::digest(&self.checkpoint)),
+            ("--mode", NodeCommand::digest(&self.mode)),
+            ("--encrypt-data", NodeCommand::digest(&self.encrypt_data)),
+            ("--data-plane", NodeCommand::digest(&self.data_plane)),
+            (PROGRAM, NodeCommand::digest(&self.program.argv)),
+        ];
+        let settings = of_flags.into_iter().map(|(name, digest)| (name.to_owned(), digest));
+        Some(NodeCommand { count, settings: settings.collect() })
+    }
+
+    /// The reason to refuse a host with this command; none if it says the same, as far as it says anything.
+    pub(crate) fn refuses_node(&self, theirs: &NodeCommand) -> Option<String> {
+        let ours = self.node_command()?;
+        if ours.count != theirs.count {
+            return Some(format!(
+                "this job has --nnodes {}, and this host was told --nnodes {}: give the same on every node",
+                ours.count, theirs.count
+            ));
+        }
+        let differing = differing(&ours.settings, &theirs.settings);
+        let what = match &differing[..] {
+            [] => return None,
+            [PROGRAM] => "another program, or other arguments of it,".to_owned(),
+            flags => {
+                let flags = flags.iter().map(|name| match *name {
+                    PROGRAM => "another program".to_owned(),
+                    flag => format!("another {flag}"),
+                });
+                flags.collect::<Vec<String>>().join(" and ")
+            }
+        };
+        Some(format!(
+            "this host was given {what} than the node with the driver, whose command counts for all: give the same command on every \
+             node, and what differs between nodes by environment variables"
+        ))
+    }
+}
+
+/// Names of the settings that both have, with other values.
+fn differing<'a>(ours: &'a BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>) -> Vec<&'a str> {
+    let differs = |(name, digest): &(&String, &u64)| {
+        theirs.get(*name).is_some_and(|theirs| theirs != *digest)
+    };
+    ours.iter().filter(differs).map(|(name, _)| name.as_str()).collect()
+}
