@@ -41,6 +41,13 @@ if _keras_gradients.BACKEND not in _keras_gradients.KNOWN:
     )
 
 
+_LOSS_SCALE_OUTSIDE = (
+    "a LossScaleOptimizer around DistributedOptimizer would skip steps on each rank by that rank's own view of infinite gradients, and "
+    "their average with it: give DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)). Under the policy mixed_float16 "
+    "model.compile puts one around any other optimizer by itself; model.compile(..., auto_scale_loss=False) leaves it out"
+)
+
+
 class CountsBatches(Protocol):
     """A state with the number of the epoch's batches that are done."""
 
@@ -63,7 +70,8 @@ class KerasState(ObjectState):
         kwargs: everything else, as with `ObjectState`.
 
     Raises:
-        ValueError: on TensorFlow, the model is compiled by XLA, in which a `DistributedOptimizer` cannot average.
+        ValueError: on TensorFlow, the model is compiled by XLA, in which a `DistributedOptimizer` cannot average. Later, where a
+            state is taken over: it is of another model or optimiser.
     """
 
     #: Number of epochs that are done, where it is given; `UpdateEpochStateCallback` counts them.
@@ -113,16 +121,32 @@ class KerasState(ObjectState):
         return {"values": super().capture(), "variables": values}
 
     def apply(self, content: Dict[str, Any]) -> None:
+        variables, values = self._variables(), content["variables"]
+        held, own = [value.shape for value in values], [tuple(variable.shape) for variable in variables]
+        if held != own:
+            raise ValueError(
+                f"{_difference(held, own)}: give every rank, and a job that goes on from a checkpoint, the model and the optimizer "
+                "of the state"
+            )
         super().apply(content["values"])
         if _keras_gradients.BACKEND == "jax":
             # Variables that an epoch left when it was broken off: later than this content, or without memory.
             self._model._jax_state, self._model._jax_state_synced = None, True
-        for variable, value in zip(self._variables(), content["variables"]):
+        for variable, value in zip(variables, values):
             variable.assign(value)
 
 
+def _difference(held: Sequence[Sequence[int]], own: Sequence[Sequence[int]]) -> str:
+    """What tells the shapes of a state's variables from those of this rank."""
+    if len(held) != len(own):
+        return f"the state has {len(held)} variables of a model and its optimizer, and this rank's have {len(own)}"
+    number = next(number for number, (one, other) in enumerate(zip(held, own)) if one != other)
+    return f"variable {number} of the state's model and optimizer has shape {held[number]}, and this rank's has {own[number]}"
+
+
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types of its own.
-    """Commits the state after every so many batches. Put it behind the callbacks that count.
+    """Commits the state after every so many batches, and at the end of each epoch, after its validation. Put it behind the callbacks
+    that count.
 
     Args:
         state: of `elastic_node.elastic.run`.
@@ -140,6 +164,10 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         self._batches += 1
         if self._batches % self._every == 0:
             self._state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+        # The last batch was committed in an epoch that was not counted yet, and would begin again.
+        self._state.commit()
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types of its own.
@@ -174,12 +202,16 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
     """An optimiser like this one that applies the average of all ranks' gradients. It has the settings of the one given,
     which must be new.
 
+    Loss scaling (`mixed_float16`) belongs inside: ``DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))``, so that
+    all ranks skip a step, or none does.
+
     On JAX and TensorFlow, gradients go through main memory, also from a GPU. On TensorFlow, a model that is compiled by XLA
     (`jit_compile`) fails at its first step; the error's text names the way out. On JAX each rank is a JAX of one process: the
     first step of one with `jax.distributed` raises `ValueError`.
 
     Raises:
-        ValueError: the optimiser has been used already.
+        ValueError: the optimiser has been used already. Later, a `LossScaleOptimizer` is put around the result, as
+            `model.compile` does by itself under the policy `mixed_float16`.
     """
     if optimizer.built:
         raise ValueError("the optimizer has state already: wrap it before the first step")
@@ -189,11 +221,31 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
         #: For `KerasState`.
         averages_gradients = True
 
+        #: Whether the optimiser has its settings.
+        is_made = False
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            # A LossScaleOptimizer takes away the factor of the optimiser that it is put around: the only moment to refuse it that
+            # every rank comes to.
+            if name == "loss_scale_factor" and value is None and self.is_made:
+                raise ValueError(_LOSS_SCALE_OUTSIDE)
+            super().__setattr__(name, value)
+
         def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+            super().apply(self._averaged(grads), trainable_variables)
+
+        def _averaged(self, grads: Sequence[Any]) -> List[Any]:
             present = [gradient for gradient in grads if gradient is not None]
             averages = iter(_keras_gradients.averages(present, f"gradients of {self.name}"))
-            averaged = [None if gradient is None else next(averages) for gradient in grads]
-            super().apply(averaged, trainable_variables)
+            return [None if gradient is None else next(averages) for gradient in grads]
+
+        if issubclass(kind, keras.optimizers.LossScaleOptimizer):
+
+            # JAX's steps call it. That of other optimisers calls `apply`.
+            def stateless_apply(self, optimizer_variables: Any, grads: Sequence[Any], trainable_variables: Any) -> Any:
+                return super().stateless_apply(optimizer_variables, self._averaged(grads), trainable_variables)
 
     Averaging.__name__ = Averaging.__qualname__ = kind.__name__
-    return Averaging.from_config(optimizer.get_config())
+    made = Averaging.from_config(optimizer.get_config())
+    made.is_made = True
+    return made

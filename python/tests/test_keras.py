@@ -32,6 +32,19 @@ def test_keras_averages_gradients_and_survives_the_death_of_a_rank_in_place(job,
     assert max(said["difference"] for said in ends) < 1e-6, "the weights of one rank with the whole batches"
 
 
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+def test_all_ranks_skip_a_step_of_infinite_gradients_and_a_finished_epoch_is_not_trained_again(job, backend):
+    needs(backend)
+    environment = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = job("keras_scaled.py", workers=2, flags=["--min-np", "2"], environment=environment)
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    ends = done.said()
+    assert len(ends) == 2 and ends[0] == ends[1], done.output
+    assert ends[0]["halved"] > 0, "the case under test: gradients were infinite"
+    assert ends[0]["steps"] + ends[0]["halved"] == 3 * 8, "each batch counts once"
+
+
 def run_alone(backend: str, settings: str, before: str = "") -> "subprocess.CompletedProcess[str]":
     """Trains a model without a job: one step, after the lines in `before`."""
     program = f"""
@@ -64,3 +77,52 @@ def test_a_jax_of_several_processes_is_refused():
     needs("jax")
     done = run_alone("jax", "", "import jax; jax.process_count = lambda: 2")
     assert done.returncode == 1 and "a JAX of one process each" in done.stderr, done.stderr
+
+
+def some_backend() -> str:
+    found = [backend for backend in ("torch", "jax", "tensorflow") if find_spec(backend)]
+    return found[0] if found else pytest.skip("Keras has no backend")
+
+
+def test_loss_scaling_around_the_average_is_refused_with_the_right_order():
+    before = """
+keras.mixed_precision.set_global_policy("mixed_float16")
+half = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+keras.mixed_precision.set_global_policy("float32")
+wraps = [
+    keras.optimizers.LossScaleOptimizer,
+    lambda optimizer: half.compile(optimizer=optimizer, loss="mse"),
+]
+for wrap in wraps:
+    try:
+        wrap(elastic_node.keras.DistributedOptimizer(keras.optimizers.SGD()))
+    except ValueError as error:
+        print(error)
+half.compile(optimizer=elastic_node.keras.DistributedOptimizer(keras.optimizers.SGD()), loss="mse", auto_scale_loss=False)
+print(type(half.optimizer).__name__)
+"""
+    done = run_alone(some_backend(), "jit_compile=False", before)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("give DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))") == 2, done.stdout
+    assert done.stdout.splitlines()[-1] == "SGD", "without loss scaling it is taken"
+
+
+def test_a_state_of_another_model_or_optimizer_is_refused():
+    before = """
+def state_of(units, optimizer):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(units)])
+    model.compile(optimizer=optimizer, loss="mse")
+    return elastic_node.keras.KerasState(model)
+content = state_of(1, keras.optimizers.SGD()).capture()
+state_of(1, keras.optimizers.SGD()).apply(content)
+for other in (state_of(1, keras.optimizers.Adam()), state_of(3, keras.optimizers.SGD())):
+    try:
+        other.apply(content)
+    except ValueError as error:
+        print(error)
+"""
+    done = run_alone(some_backend(), "jit_compile=False", before)
+    assert done.returncode == 0, done.stderr
+    optimizer, model = done.stdout.splitlines()
+    assert "the state has 4 variables" in optimizer and "this rank's have 8" in optimizer, done.stdout
+    assert "has shape (2, 1), and this rank's has (2, 3)" in model, done.stdout
