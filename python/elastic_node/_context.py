@@ -33,7 +33,8 @@ _in_run = False
 _is_forked = False
 #: Whether `shutdown` was called, and no `init` since. The job is left at the end of the process.
 _is_shut_down = False
-_generation_hooks: List[Callable[[], None]] = []
+_begin_hooks: List[Callable[[], None]] = []
+_end_hooks: List[Callable[[], None]] = []
 #: See `cover`.
 _covered: Optional[BaseException] = None
 
@@ -197,6 +198,8 @@ def entered(current: _native.Session) -> None:
     if current.has_driver:
         # For frameworks, which read them when they begin.
         os.environ.update(zip(_PLACE_VARIABLES, map(str, _place or ())))
+    for hook in _begin_hooks:
+        hook()
 
 
 def shard_deal(shards: int) -> _native.ShardDeal:
@@ -229,21 +232,22 @@ def uncovered(raised: Optional[BaseException]) -> Optional[BaseException]:
     return _covered
 
 
+def on_generation_begin(hook: Callable[[], None]) -> None:
+    """Calls `hook` whenever a generation begins here, before the training function."""
+    _begin_hooks.append(hook)
+
+
 def on_generation_end(hook: Callable[[], None]) -> None:
     """Calls `hook` whenever a generation ends here, before its groups are closed."""
-    _generation_hooks.append(hook)
+    _end_hooks.append(hook)
 
 
 def leaving() -> None:
     """A generation is about to be concluded."""
     global _world
-    _run_generation_hooks()
-    _world = None
-
-
-def _run_generation_hooks() -> None:
-    for hook in _generation_hooks:
+    for hook in _end_hooks:
         hook()
+    _world = None
 
 
 def place() -> Place:

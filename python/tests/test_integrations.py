@@ -46,6 +46,45 @@ def test_accelerate_goes_on_in_process(job, workers):
     assert end["epochs"] == 3 and end["seen"] == [240] * 3, "each sample once an epoch"
 
 
+def test_accelerate_gathers_each_sample_of_an_elastic_sampler_once(job):
+    needs("accelerate")
+    done = job("accelerate_gathered.py", workers=3)
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 3 and ends[0] == ends[1] == ends[2], done.output
+    for one in ends[0]["passes"]:
+        left = list(range(one["first"], one["length"]))
+        of_rank = -(-len(left) // 3)
+        if one["drop_last"] and of_rank % 4:
+            left = left[: of_rank // 4 * 4 * 3]
+        assert one["numbers"] == left, one
+
+
+@pytest.mark.parametrize("case", ["forbidden", "accelerator", "before"])
+def test_a_rank_that_accelerate_would_train_apart_from_the_others_is_refused(job, case):
+    needs("transformers")
+    done = job("accelerate_apart.py", case, workers=2, environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.output
+    first, second = (said["refusal"] for said in sorted(done.said(), key=lambda said: said["rank"]))
+    if case == "accelerator":
+        assert "rank 0 has no accelerator, and rank 1 trains on meta" in first and second is None, done.output
+    else:
+        assert "rank 0 would train by itself on cpu: accelerate has found 1 of 2 ranks" in first, done.output
+        assert "rank 1 would train by itself on cpu" in second, done.output
+
+
+def test_the_trainer_of_transformers_begins_an_epoch_where_a_dropped_batch_is_left(job):
+    needs("transformers")
+    done = job("transformers_dropped.py", workers=2)
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 2, done.output
+    for end in ends:
+        assert end["steps"] == 6 and end["sizes"] == [4] * 6, end
+        assert end["epochs"] == 7, "each epoch has one whole batch, and the first one none"
+        assert "an epoch has no batch of 4 samples for each of 2 ranks" in end["refusal"], end
+
+
 def test_the_trainer_of_transformers_goes_on_in_process(job):
     needs("transformers")
     end = ends_of(job("transformers_survivor.py", workers=3, flags=["--min-np", "1"]), 3)[0]

@@ -20,17 +20,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional
+import os
+from typing import Any, Iterator, List, Optional
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.data_loader import prepare_data_loader
+from accelerate.data_loader import get_sampler, prepare_data_loader
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import extract_model_from_parallel
+from accelerate.utils import extract_model_from_parallel, recursively_apply
 from torch.utils.data import DataLoader, Sampler
 
 from .. import _context
+from .._objects import allgather_object
 from .._sampler import ElasticSampler
 from ..torch import init_process_group
 
@@ -43,12 +45,19 @@ class Remaining(Sampler[int]):
 
     def __init__(self, sampler: ElasticSampler) -> None:
         self._sampler = sampler
+        #: Number of samples that are given out twice at the end of this pass: one to each of the last ranks.
+        self.repeats = 0
 
     def __iter__(self) -> Iterator[int]:
+        self.repeats = -len(self._sampler.remaining_indices) % self._sampler.num_replicas
         return iter(self._sampler)
 
     def __len__(self) -> int:
         return len(self._sampler)
+
+
+#: The variable by which accelerate and transformers are told to take the CPU.
+_USE_CPU = "ACCELERATE_USE_CPU"
 
 
 def as_given(model: torch.nn.Module) -> torch.nn.Module:
@@ -68,19 +77,62 @@ def _forget_generation() -> None:
 _context.on_generation_end(_forget_generation)
 
 
+def _take_the_cpu() -> None:
+    """Has accelerate, and HF's arguments, take the CPU where there is no accelerator. By themselves they take such a process
+    for one that trains alone."""
+    # torch before 2.6 has no `accelerator`.
+    if _USE_CPU not in os.environ and not getattr(torch, "accelerator", torch.cuda).is_available():
+        os.environ[_USE_CPU] = "true"
+
+
+_context.on_generation_begin(_take_the_cpu)
+
+
+def check_ranks(num_processes: int, device: torch.device) -> None:
+    """Refuses a rank that would train apart from the others. All ranks call it.
+
+    Args:
+        num_processes: number of ranks that accelerate has found.
+        device: where this rank would train.
+
+    Raises:
+        RuntimeError: accelerate has not found the generation's ranks; or this rank has no accelerator, and others have one.
+        CollectiveError: a worker was lost, or the generation was aborted.
+    """
+    world = _context.world()
+    if num_processes != world.size:
+        raise RuntimeError(
+            f"rank {world.rank} would train by itself on {device.type}: accelerate has found {num_processes} of {world.size} "
+            "ranks. Make the accelerator, or TrainingArguments, in the function that elastic.run runs, after "
+            f"init_process_group(); to train on CPUs, set {_USE_CPU}=true on every rank"
+        )
+    devices: List[str] = allgather_object(device.type)
+    others = sorted(set(devices) - {"cpu"})
+    if device.type == "cpu" and others:
+        raise RuntimeError(
+            f"rank {world.rank} has no accelerator, and rank {devices.index(others[0])} trains on {others[0]}: mend this host, or "
+            f"take it off; to train on CPUs, set {_USE_CPU}=true on every rank"
+        )
+
+
 class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate's types are not looked at.
     """`accelerate.Accelerator` over the generation's collectives. Make it, and prepare the state's objects with it, at the
     beginning of the function that `elastic_node.elastic.run` runs. A loader with an `ElasticSampler` is not divided once
-    more.
+    more. Where no rank has an accelerator, all train on CPUs.
 
     Args:
         kwargs: of `Accelerator`.
+
+    Raises:
+        RuntimeError: this rank has no accelerator, and others have one; or `ACCELERATE_USE_CPU` forbids the CPU.
+        CollectiveError: a worker was lost, or the generation was aborted.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         if not dist.is_initialized():
             init_process_group()
         super().__init__(**kwargs)
+        check_ranks(self.num_processes, self.device)
 
     def prepare_model(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return super().prepare_model(as_given(model), *args, **kwargs)
@@ -96,3 +148,34 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate's typ
         prepared.set_sampler(Remaining(sampler))
         self._dataloaders.append(prepared)
         return prepared
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """As `Accelerator.gather_for_metrics`: each sample once, whatever the sampler."""
+        state = self.gradient_state
+        loader = state.active_dataloader
+        sampler = None if loader is None else get_sampler(loader)
+        if not isinstance(sampler, Remaining) or not state.end_of_dataloader:
+            return super().gather_for_metrics(input_data, use_gather_object)
+        # Accelerate would cut by the whole data set's length, as if it had dealt the samples out.
+        loader.remainder = 0
+        gathered = super().gather_for_metrics(input_data, use_gather_object)
+        batches = loader.batch_sampler
+        is_dropped = batches.drop_last and len(sampler) % batches.batch_size
+        first = self.num_processes - (0 if is_dropped else sampler.repeats)
+
+        def each_once(rows: Any) -> Any:
+            of_rank, rest = divmod(len(rows), self.num_processes)
+            if rest:
+                # No row for each sample.
+                return rows
+            # The rows of a rank follow each other; the last one may be a repeated sample.
+            kept = [row for row in range(len(rows)) if row // of_rank < first or (row + 1) % of_rank]
+            return rows[kept] if isinstance(rows, torch.Tensor) else [rows[row] for row in kept]
+
+        if use_gather_object:
+            return each_once(gathered)
+        try:
+            return recursively_apply(each_once, gathered, error_on_other_type=True)
+        except TypeError:
+            # Accelerate has gathered objects, because not all are tensors.
+            return each_once(gathered)

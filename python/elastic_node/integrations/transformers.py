@@ -23,7 +23,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from ..elastic import ObjectState
 from ..torch import ElasticDistributedSampler
-from .accelerate import Remaining, as_given
+from .accelerate import Remaining, as_given, check_ranks
 
 __all__ = ["CommitStateCallback", "ElasticTrainer", "TransformersState"]
 
@@ -65,13 +65,20 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
         for name, content in (self._state.checkpoint or {}).items():
             if name != "trainer":
                 kwargs[name].load_state_dict(content)
+        # Other ranks than those before may have no batch left.
+        self._begin_epoch_if_due(args)
 
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         sampler = self._state.sampler
         sampler.record_batch(state.global_step, args.train_batch_size)
-        if not len(sampler):
+        self._begin_epoch_if_due(args)
+
+    def _begin_epoch_if_due(self, args: TrainingArguments) -> None:
+        """Begins the next epoch where this one has no batch left."""
+        sampler = self._state.sampler
+        if len(sampler) < (args.train_batch_size if args.dataloader_drop_last else 1):
             sampler.set_epoch(sampler.epoch + 1)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -107,7 +114,8 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
 
 class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformers are not looked at.
     """`transformers.Trainer` over the generation's collectives. Make it, and its arguments, after `init_process_group` in the
-    function that `elastic_node.elastic.run` runs. Training ends after `max_steps`; epochs are the sampler's.
+    function that `elastic_node.elastic.run` runs. Training ends after `max_steps`; epochs are the sampler's. Where no rank has an
+    accelerator, all train on CPUs.
 
     Args:
         elastic_state: of `elastic_node.elastic.run`.
@@ -115,7 +123,10 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         kwargs: of `Trainer`.
 
     Raises:
-        ValueError: the arguments have no `max_steps`.
+        ValueError: the arguments have no `max_steps`. In `train`: an epoch has no whole batch, with `dataloader_drop_last`.
+        RuntimeError: this rank would train apart from the others: it has no accelerator, and others have one; or the arguments were
+            made before the process group.
+        CollectiveError: a worker was lost, or the generation was aborted.
     """
 
     def __init__(self, elastic_state: TransformersState, steps_per_commit: int = 1, **kwargs: Any) -> None:
@@ -124,6 +135,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         super().__init__(**kwargs)
         if self.args.max_steps <= 0:
             raise ValueError("give TrainingArguments a max_steps: how many steps an epoch has, follows the ranks")
+        check_ranks(self.accelerator.num_processes, self.args.device)
         self._elastic_state = elastic_state
         self._commits = CommitStateCallback(elastic_state, steps_per_commit)
         self.add_callback(self._commits)
@@ -131,6 +143,11 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
     def _run_epoch(self, **kwargs: Any) -> None:
         # The trainer counts once, at its start, when the sampler's epoch can be partly over.
         batches = len(kwargs["train_dataloader"])
+        if not batches:
+            raise ValueError(
+                f"an epoch has no batch of {self.args.train_batch_size} samples for each of {self.args.world_size} ranks: give fewer "
+                "samples for each batch, or leave dataloader_drop_last out"
+            )
         updates = max(math.ceil(batches / self.args.gradient_accumulation_steps), 1)
         super()._run_epoch(**{**kwargs, "steps_in_epoch": batches, "num_update_steps_per_epoch": updates})
 
