@@ -49,13 +49,18 @@ def writable(value: Any) -> Any:
     """The memory of an array that is changed in place.
 
     Raises:
-        TypeError: a JAX array, or a masked array.
+        TypeError: a JAX array, a masked array, or one of a type that NumPy does not know by itself, such as bfloat16.
         ValueError: a tensor that autograd is recording: its gradient would be wrong without a word.
     """
     if is_jax(value):
         raise TypeError("JAX arrays cannot be changed in place: take the function without the underscore")
     if not is_torch(value):
         check_unmasked(value)
+        if _is_foreign(value):
+            raise TypeError(
+                f"NumPy does not lend the memory of {value.dtype}: take the function without the underscore, or convert the array to "
+                "float32"
+            )
         return value
     torch = sys.modules["torch"]
     if value.requires_grad and not value.is_leaf and torch.is_grad_enabled():
@@ -85,9 +90,7 @@ def copy_of(value: Any, as_float: bool = False) -> Tuple[Any, Back]:
     import numpy
 
     check_unmasked(value)
-    if is_jax(value):
-        return numpy.array(value), sys.modules["jax"].numpy.asarray
-    return numpy.array(value, order="C"), _same
+    return _known(numpy.array(value, order="C"), is_jax(value))
 
 
 def _same(value: Any) -> Any:
@@ -110,9 +113,35 @@ def contiguous(value: Any) -> Tuple[Any, Back]:
     import numpy
 
     check_unmasked(value)
-    if is_jax(value):
-        return numpy.ascontiguousarray(value), sys.modules["jax"].numpy.asarray
-    return numpy.ascontiguousarray(value), _same
+    return _known(numpy.ascontiguousarray(value), is_jax(value))
+
+
+#: What NumPy's `dtype.isbuiltin` says of types that other packages have added.
+_ADDED = 2
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether the elements are of a small type that JAX's ml_dtypes has added to NumPy, such as bfloat16. Python's buffer protocol
+    has no letter for these."""
+    dtype: Any = getattr(value, "dtype", None)
+    return bool(getattr(dtype, "isbuiltin", 1) == _ADDED and dtype.itemsize <= 2)
+
+
+def _known(array: Any, from_jax: bool) -> Tuple[Any, Back]:
+    """An array of a type that can be shared, and the function that makes the caller's type of a result. Foreign types become wider
+    ones, in which a reduction is rounded once, at its end."""
+    dtype = array.dtype
+    if _is_foreign(array):
+        array = array.astype("float32" if _has_fractions(dtype) else "int32")
+    if from_jax:
+        return array, lambda result: sys.modules["jax"].numpy.asarray(result, dtype=dtype)
+    return array, (lambda result: result.astype(dtype)) if array.dtype != dtype else _same
+
+
+def _has_fractions(dtype: Any) -> bool:
+    import numpy
+
+    return bool(numpy.array(0.5).astype(dtype).astype("float64"))
 
 
 def joined(values: Sequence[Any]) -> Any:

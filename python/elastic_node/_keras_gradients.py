@@ -82,14 +82,10 @@ def _on_host(name: str) -> Callable[..., List[NDArray[numpy.generic]]]:
     def average(*given: Any) -> List[NDArray[numpy.generic]]:
         import numpy
 
-        gradients = [numpy.asarray(gradient) for gradient in given]
-        # Python's buffer protocol has no bfloat16.
-        plain = [gradient if gradient.dtype.kind == "f" else gradient.astype("float32") for gradient in gradients]
         try:
-            averaged = _reductions.grouped_allreduce(plain, name=name)
+            return _reductions.grouped_allreduce([numpy.asarray(gradient) for gradient in given], name=name)
         except BaseException as error:
             _context.cover(error)
             raise
-        return [average.astype(gradient.dtype, copy=False) for average, gradient in zip(averaged, gradients)]
 
     return average

@@ -1,4 +1,4 @@
-"""JAX under our launcher: by restart, and with its trees in a state."""
+"""JAX under our launcher: by restart, with its trees in a state, and its types in collectives."""
 
 from pathlib import Path
 
@@ -16,6 +16,21 @@ def test_jax_finds_its_processes_without_arguments_and_anew_after_a_kill(job):
     assert ends == [{"rank": 0, **expected}, {"rank": 1, **expected}], done.output
     first = done.kinds("worker_exited")[0]
     assert first["worker"].startswith("localhost[1]") and "signal 9" in first["status"], done.output
+
+
+def test_types_that_numpy_has_from_jax_are_reduced_and_moved(job):
+    done = job("jax_types.py", workers=2)
+    assert done.code == 0, done.output
+    assert len(done.said()) == 2 * 3, done.output
+    for end in done.said():
+        kind = end["kind"]
+        assert end["sum"] == ["jaxlib", kind, [3, 3]]
+        assert end["numpy"] == ["numpy", kind, [2, 2]]
+        assert end["scattered"] == ["jaxlib", kind, [3]]
+        assert end["gathered"] == ["jaxlib", kind, [1, 1, 2, 2]]
+        assert end["root"] == ["jaxlib", kind, [2, 2]]
+        assert end["exchanged"] == ["jaxlib", kind, [1, 2]]
+        assert f"NumPy does not lend the memory of {kind}: take the function without the underscore" in end["refusal"]
 
 
 STEPS = 150
