@@ -28,7 +28,8 @@ class TorchState(ObjectState):
     unfinished step is forgotten. All of that stays where live state is kept.
 
     A module in `DistributedDataParallel` is saved as the module within. Tensors on other devices are saved in main
-    memory.
+    memory. Of a module whose `state_dict()` leaves something out, that is left out here, too: a metric of torchmetrics has an empty
+    one until `metric.persistent(True)`.
 
     Args:
         model: a module, or several by other names.
