@@ -61,11 +61,19 @@ class ProcessSet:
 global_process_set = ProcessSet()
 
 
+_SETS_WAY_OUT = (
+    "Every rank adds the same sets in the same order, also those that it is not in: for pairs, "
+    "[add_process_set([first, first + 1]) for first in range(0, size(), 2)], of which a rank takes the one that it is "
+    "included() in"
+)
+
+
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
-    """Makes a process set known. Every rank of the world calls it, also those that are not in it.
+    """Makes a process set known. Every rank of the world calls it with the same ranks, also those that are not in it:
+    a program with a set for each pair of ranks adds all pairs, on each rank, in one order.
 
     Raises:
-        ValueError: a rank that the world does not have, or one that is named twice.
+        ValueError: a rank that the world does not have, or one that is named twice; on all ranks: they give other sets.
         CollectiveError: a worker was lost, or the generation was aborted.
     """
     if not isinstance(process_set, ProcessSet):
@@ -80,6 +88,9 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
         raise ValueError("a process set needs a rank")
     if process_set._generation == _context.generation():
         raise ValueError(f"{process_set} is known already")
+    from ._agreement import compare
+
+    compare("add_process_set", [(None, str(ranks))], _SETS_WAY_OUT)
     included = world.rank in ranks
     key = ranks.index(world.rank) if included else 0
     process_set._group = world.split(0 if included else None, key)

@@ -15,7 +15,8 @@ class Batch(NamedTuple):
     #: The numbers of the batch's samples in the data set; empty if fewer samples are left than there are ranks.
     indices: List[int]
     #: Factor for a mean over this batch with which the average over ranks becomes the mean over all
-    #: samples of the step: 1, except in the last step of an epoch.
+    #: samples of the step: 1, except in the last step of an epoch; 0 of an empty batch. A mean of no samples is NaN,
+    #: and so is 0 times it: divide a sum instead, ``losses.sum() / max(len(batch.indices), 1) * batch.weight``.
     weight: float
 
 
@@ -35,6 +36,10 @@ class EpochOrder:
         #: Number of the epoch's samples that are done, on all ranks together.
         self.processed_num = 0
         self._order: Optional[List[int]] = None
+        #: The generation in which this rank has last done a batch, and the number of its samples.
+        self._last_batch: Optional[Tuple[int, int]] = None
+        #: The generation and the epoch of the last pass that gave all samples that were left.
+        self._ended_pass: Optional[Tuple[int, int]] = None
 
     def set_epoch(self, epoch: int) -> None:
         """Begins an epoch, none of whose samples is done.
@@ -50,6 +55,16 @@ class EpochOrder:
         """Its progress, in the form of a checkpoint's ``position``."""
         seed = self.seed if self.shuffle else None
         return name, len(self.dataset), seed, self._batch_plan(), self.epoch, self.processed_num
+
+    def progress(self) -> str:
+        """Its progress in words, with all that decides which samples ranks are given: the same on all ranks."""
+        plan, batch = self._batch_plan(), self._last_batch
+        words = f"{self.processed_num} samples of epoch {self.epoch} done, of {_in_words(self._data())}"
+        if plan is not None:
+            words += f", by {plan[0]} shards and a global batch of {plan[1]}"
+        if batch is not None and batch[0] == _context.generation():
+            words += f", in batches of {batch[1]} on each rank"
+        return words
 
     def _batch_plan(self) -> Optional[Tuple[int, int]]:
         """Shards, and samples of a step; nothing if batches are those of ranks."""
@@ -83,6 +98,19 @@ class EpochOrder:
         self.set_epoch(epoch)
         self.processed_num = processed
 
+    def _pass_ended(self) -> None:
+        """A pass has given all samples that were left, if any."""
+        self._ended_pass = _context.generation(), self.epoch
+
+    def _pass_begins(self) -> None:
+        """Warns of a second pass over an epoch that is done: it gives nothing. So does the first one of a generation
+        that goes on from a commit behind the epoch's last step, as it should."""
+        is_done = self.processed_num >= len(self.dataset)
+        if is_done and self._ended_pass == (_context.generation(), self.epoch):
+            self._ended_pass = None
+            warning = "epoch %d is done, and another pass over it has no samples: call set_epoch(%d) first"
+            logging.getLogger(__name__).warning(warning, self.epoch, self.epoch + 1)
+
     def _epoch_order(self) -> List[int]:
         if self._order is None:
             length = len(self.dataset)
@@ -110,7 +138,9 @@ class ElasticSampler(EpochOrder):
       sample less than there are ranks is given out twice at the end of an epoch.
 
     Args:
-        dataset: anything with a length.
+        dataset: anything with a length, which stays the same: a newcomer makes the sampler before it has the state. For
+            a curriculum whose data set grows, make a sampler for each of its stages at the beginning, with all of them
+            in the state.
         shuffle: another order in each epoch, the same on every rank; else the data set's own.
         seed: of that order.
         begins_anew: whether the epoch begins anew, with a warning, if the state's place in it is one of another data set (its
@@ -139,13 +169,19 @@ class ElasticSampler(EpochOrder):
         return self._epoch_order()[self.processed_num :]
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Every rank has done a batch of this size. `batch_idx` is there for Horovod's sake.
+        """Every rank has done a batch of this size: the next ones of the sampler's order. `batch_idx` is there for
+        Horovod's sake.
+
+        Batches that are cut from the samples in another order (sorted by length, in buckets) are not those that are
+        counted: after a loss, some samples come twice and others never. Sort within what is recorded as a whole, such
+        as the samples of one batch, or of some batches that are recorded and committed together.
 
         Raises:
             ValueError: the size is negative.
         """
         if batch_size < 0:
             raise ValueError(f"batch_size must not be negative, and is {batch_size}")
+        self._last_batch = _context.generation(), batch_size
         done = self.processed_num + batch_size * self.num_replicas
         self.processed_num = min(done, len(self.dataset))
 
@@ -155,19 +191,26 @@ class ElasticSampler(EpochOrder):
         The last one deals out evenly what is left, so it may be smaller, or empty: take part in the step's
         collectives all the same.
 
+        All that was given out counts as done with the next commit, also what is not trained yet. A `DataLoader` with
+        workers takes batches ahead, and if it has ``batches()`` as its `batch_sampler`, they are never trained after a
+        loss. Give it the sampler itself, as `sampler`, and call `record_batch`; or no workers (``num_workers=0``).
+
         Raises:
             ValueError: `batch_size` is less than 1.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, and is {batch_size}")
+        self._pass_begins()
         while True:
             share = _native.share(
                 self.processed_num, len(self.dataset), batch_size, self.num_replicas, self.rank
             )
             if share is None:
+                self._pass_ended()
                 return
             first, end, step_end, weight = share
             self.processed_num = step_end
+            self._last_batch = _context.generation(), batch_size
             yield Batch(self._epoch_order()[first:end], weight)
 
     def reset(self) -> None:
@@ -189,6 +232,8 @@ class ElasticSampler(EpochOrder):
         self._load_place(state_dict)
 
     def __iter__(self) -> Iterator[int]:
+        self._pass_begins()
+        self._pass_ended()
         left = self.remaining_indices
         due = len(self) * self.num_replicas
         if left:

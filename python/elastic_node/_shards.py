@@ -6,10 +6,14 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Sized, Tuple
 
-from . import _arrays, _context, _exchanges, _native
+from . import _agreement, _arrays, _context, _exchanges, _native
 from ._reduce_op import Average, ReduceOp, Sum, resolve
 from ._sampler import EpochOrder
 from ._types import Array
+
+_SHARDS = _agreement.Agreement(
+    "the number of shards", "Give every rank the same, or leave it out, which takes the driver's --shards"
+)
 
 #: The shards of a node of the tree: the first, and the end.
 Node = Tuple[int, int]
@@ -23,7 +27,7 @@ class DataShard(NamedTuple):
     #: The numbers of its samples in the data set; empty if fewer samples are left than there are shards.
     indices: List[int]
     #: Factor for a mean over its samples with which the average over shards becomes the mean over all samples of the
-    #: step: 1 where the shards divide the batch.
+    #: step: 1 where the shards divide the batch; 0 of an empty shard, see `Batch.weight`.
     weight: float
     #: The seed of its random stream in this step, for dropout and the like: of 64 bits, and a function of the plan's seed,
     #: the epoch, the step and the shard alone.
@@ -68,6 +72,17 @@ class ShardFold:
     def partial(self) -> List[Any]:
         """The partial results, in order."""
         return [array for _, array in self._nodes]
+
+
+def check_shards(shards: int) -> None:
+    """Compares the number of shards with the other ranks', at the first step with so many in each generation. Callers
+    of `reduce_partial` call it first, since the number decides how many results a rank has.
+
+    Raises:
+        ValueError: on every rank: others reduce another number of shards.
+        CollectiveError: a worker was lost, or the generation was aborted.
+    """
+    _SHARDS.check(shards, lambda: [(None, str(shards))])
 
 
 def reduce_partial(partial: Sequence[Any], shards: int, op: ReduceOp, name: Optional[str] = None) -> Any:
@@ -124,11 +139,13 @@ def allreduce_shards(
 
     Raises:
         CollectiveError: a worker was lost, the generation was aborted, or ranks made calls that do not match.
-        ValueError: the number of contributions is not that of this rank's shards; another `op`.
+        ValueError: the number of contributions is not that of this rank's shards; another `op`; ranks give other
+            `shards`.
     """
     op = resolve(op)
     if op not in (Average, Sum):
         raise ValueError("shards are reduced by Average or Sum")
+    check_shards(shards)
     rank = _context.world().rank
     deal = _context.shard_deal(shards)
     _context.carry_shards(deal)
@@ -158,7 +175,8 @@ class ShardedStep:
         """Reduces the results of `compute` for each shard; see `allreduce_shards`.
 
         The result of `compute` must depend on its shard alone: not on the rank, the world, or the shards before. A
-        mean over the shard's samples times its `weight` is averaged to the mean over all samples of the step.
+        mean over the shard's samples times its `weight` is averaged to the mean over all samples of the step. An empty
+        shard has no mean: let its result be zeros (`Batch.weight`).
         """
         return allreduce_shards([compute(shard) for shard in self.shards], self._of, op)
 
@@ -220,6 +238,7 @@ class ShardedSampler(EpochOrder):
             ValueError: as of `shards`.
         """
         shards = self._held = self.shards
+        self._pass_begins()
         while True:
             deal = _context.shard_deal(shards)
             _context.carry_shards(deal)
@@ -231,6 +250,7 @@ class ShardedSampler(EpochOrder):
             ]
             dealt = [share for share in shares if share is not None]
             if not dealt:
+                self._pass_ended()
                 return
             order = self._epoch_order()
             own = [

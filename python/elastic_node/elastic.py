@@ -7,7 +7,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, Generic, Iterable, List, Optional, Tuple, TypeVar
 
-from . import _codec, _context, _holders, _native
+from . import _agreement, _codec, _context, _holders, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler, EpochOrder
 from ._shards import DataShard, ShardedSampler, ShardedStep
@@ -40,6 +40,14 @@ __all__ = [
 Captured = Tuple[
     bytes, List[Any], List[Optional[Tuple[_codec.Name, bool]]], List[int], Optional[Callable[[], None]]
 ]
+#: What `State._alike` says; compared at the first commit of each generation.
+_STATES = _agreement.Agreement(
+    "the state at a commit",
+    "Every rank commits at the same step, with samplers that have made the same progress: give batches() and "
+    "record_batch() one batch size on all ranks, ShardedSampler one number of shards, and an optimizer its parameters "
+    "in one order, as of model.parameters(): a set has another order in each process",
+)
+
 Result = TypeVar("Result")
 AnyState = TypeVar("AnyState", bound="State")
 
@@ -193,6 +201,8 @@ class State(Generic[Content]):
 
         Raises:
             HostsUpdatedInterrupt: the world changes here; the commit is kept. Let it pass.
+            ValueError: at the first commit of a generation: samplers have not made the same progress on all ranks, or
+                optimisers have their parameters in another order; nothing was committed.
             CollectiveError: the generation has ended; nothing was committed. Let it pass.
             RuntimeError: within `run`, on another thread than the one that called `init`; nothing was committed.
         """
@@ -200,6 +210,7 @@ class State(Generic[Content]):
         if session is None:
             self.save()
         else:
+            _STATES.check(None, self._alike)
             session.note_passes(self._passes())
             session.commit()
 
@@ -254,6 +265,10 @@ class State(Generic[Content]):
 
     def _passes(self) -> List[_native.Pass]:
         """The progress of the samplers in the state."""
+        return []
+
+    def _alike(self) -> List[_agreement.Item]:
+        """What must be the same on all ranks, and is no part of the arrays that are compared."""
         return []
 
     def _capture(self) -> Tuple[bytes, List[Any]]:
@@ -357,8 +372,13 @@ class ObjectState(State[Dict[str, Any]]):
         holder.load_state_dict(content)
 
     def _passes(self) -> List[_native.Pass]:
-        values = sorted(self.__dict__.items())
-        return [value.data_pass(name) for name, value in values if isinstance(value, EpochOrder)]
+        return [sampler.data_pass(name) for name, sampler in self._samplers()]
+
+    def _alike(self) -> List[_agreement.Item]:
+        return [(name, sampler.progress()) for name, sampler in self._samplers()]
+
+    def _samplers(self) -> List[Tuple[str, EpochOrder]]:
+        return [(name, value) for name, value in sorted(self.__dict__.items()) if isinstance(value, EpochOrder)]
 
     def reset(self) -> None:
         for value in list(self.__dict__.values()):

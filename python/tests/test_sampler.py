@@ -80,6 +80,36 @@ def test_recorded_batches_are_not_given_again(world):
     assert len(sampler.remaining_indices) == 10
 
 
+def test_a_second_pass_over_an_epoch_that_is_done_is_warned_of(monkeypatch, caplog):
+    def passes(how):
+        """The warnings of a first pass in a generation, of a second one, and of one after `set_epoch`."""
+        sampler = ElasticSampler(range(10)) if how != "steps" else ShardedSampler(range(10), 5, 1)
+        warned = []
+        for epoch in (None, None, 1):
+            if epoch is not None:
+                sampler.set_epoch(epoch)
+            caplog.clear()
+            if how == "iter":
+                sampler.record_batch(0, len(list(sampler)))
+            elif how == "batches":
+                list(sampler.batches(2))
+            elif how == "next":
+                while next(sampler.batches(2), None) is not None:
+                    pass
+            else:
+                list(sampler.steps())
+            warned.append([record.getMessage() for record in caplog.records])
+        return warned
+
+    monkeypatch.setattr(_context, "is_initialized", lambda: False)
+    due = ["epoch 0 is done, and another pass over it has no samples: call set_epoch(1) first"]
+    for how in ("iter", "batches", "next", "steps"):
+        assert passes(how) == [[], due, []], how
+    done = ElasticSampler(range(10))
+    done.record_batch(0, 10)
+    assert not caplog.clear() and list(done) == [] and not caplog.records, "a generation may begin behind the last step"
+
+
 def test_a_size_that_no_batch_has_is_refused_with_its_value(world):
     sampler = ElasticSampler(range(10), shuffle=False)
     for size in (0, -3):

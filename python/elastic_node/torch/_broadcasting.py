@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
 import torch
 
-from .. import _context, _exchanges, _objects
+from .. import _agreement, _arrays, _context, _exchanges, _objects
 from .._handle import Handle
 
 #: Types of the values of a `state_dict()`.
@@ -48,12 +48,32 @@ def broadcast_optimizer_state(
 ) -> None:
     """Takes over the state of `root_rank`'s optimiser. No parameter and no gradient is touched.
 
+    State is counted by the parameters' places: ranks compare the parameters' shapes, and their names if the optimiser
+    is a `DistributedOptimizer` with `named_parameters`, or `model` is given.
+
     Args:
-        model: for Horovod's sake.
+        model: the module whose parameters they are.
 
     Raises:
         CollectiveError: a worker was lost, or the generation was aborted.
+        ValueError: on every rank: they have the parameters in another order.
     """
+    names: Dict[torch.Tensor, str] = {}
+    if model is not None:
+        names.update({parameter: name for name, parameter in model.named_parameters()})
+    reducer = optimizer.__dict__.get("_reducer")
+    if reducer is not None and reducer.settings.are_named:
+        names.update(reducer.settings.names)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    way_out = "Give the optimizer its parameters in one order on all ranks, as of model.parameters()"
+    _agreement.compare(
+        "the order of the optimizer's parameters",
+        [
+            (names.get(parameter), f"{_arrays.described(parameter)} as number {number}")
+            for number, parameter in enumerate(parameters)
+        ],
+        way_out,
+    )
     state = _objects.broadcast_object(optimizer.state_dict(), root_rank)
     if _context.place()[0] != root_rank:
         optimizer.load_state_dict(state)

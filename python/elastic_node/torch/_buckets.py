@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 import torch
 
-from .. import _context, _reductions
+from .. import _agreement, _arrays, _context, _reductions
 from .._compression import Compressor
 from .._handle import Handle
 from .._process_sets import ProcessSet
@@ -34,7 +34,28 @@ class Settings:
     compression: Compressor
     predivide_factor: float
     sparse_as_dense: bool
+    #: Their names, or stand-ins.
     names: Dict[torch.Tensor, str]
+    are_named: bool
+
+    def items(self, parameters: Iterable[torch.Tensor]) -> List[_agreement.Item]:
+        """The parameters, as ranks compare them. One that was added later has a name only where the optimiser was made
+        since."""
+        names = self.names if self.are_named else {}
+        return [
+            (names.get(parameter), f"{_arrays.described(parameter)} as number {number}")
+            for number, parameter in enumerate(parameters)
+        ]
+
+
+def order_agreement() -> _agreement.Agreement:
+    """For the order in which an optimiser's gradients are sent. Gradients of equal shapes would be averaged with those
+    of other parameters without a word."""
+    return _agreement.Agreement(
+        "the order of the gradients that DistributedOptimizer averages",
+        "Give the optimizer its parameters in one order on all ranks, as of model.parameters() (a set has another order "
+        "in each process), and groups= likewise",
+    )
 
 
 class Bucket:
@@ -162,6 +183,7 @@ class Reducer:
         self.left: Dict[torch.Tensor, int] = {}
         self.launched = 0
         self.hooks: List[Any] = []
+        self.agreement = order_agreement()
         in_groups = {parameter for group in groups for parameter in group}
         for group in groups:
             self._add([parameter for parameter in group if parameter.requires_grad], bucket_bytes=None)
@@ -239,6 +261,8 @@ class Reducer:
                 bucket.check_unchanged()
             while self.launched < len(self.buckets):
                 self.launch_next()
+            # `of` has the parameters in the order in which they were sent.
+            self.agreement.check(len(self.of), lambda: self.settings.items(self.of), self.settings.process_set)
             for bucket in self.buckets:
                 bucket.land()
         finally:

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import _context
 from .._reduce_op import Average
-from .._shards import DataShard, ShardedStep, ShardFold, reduce_partial
+from .._shards import DataShard, ShardedStep, ShardFold, check_shards, reduce_partial
 
 
 class ShardHook:
@@ -51,7 +51,9 @@ class ShardHook:
 
         Raises:
             CollectiveError: at the end: a worker was lost, or the generation was aborted.
+            ValueError: other ranks have another number of shards.
         """
+        check_shards(self._shards)
         self._folds = {}
         self._error = None
         *before, last = step.shards

@@ -70,6 +70,7 @@ class _Distributed:
 
         Raises:
             CollectiveError: a worker was lost, the generation was aborted, or ranks have other parameters.
+            ValueError: on every rank: they have the parameters in another order.
         """
         if self._takes_part:
             self._reducer.include(parameters_of(self.param_groups))
@@ -208,7 +209,8 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     Args:
         optimizer: the optimiser; its parameters are in main memory, or on the worker's GPU where the job's collectives
             are NCCL's.
-        named_parameters: all parameters with different names, as `model.named_parameters()`.
+        named_parameters: all parameters with different names, as `model.named_parameters()`. At the first step of each
+            generation, ranks compare the order of the parameters: by names if they are given, else by types and shapes.
         compression: `Compression.fp16` sends gradients as numbers of 16 bits.
         backward_passes_per_step: how many backward passes add up before a step; one more raises.
         op: `Average` or `Sum`.
@@ -242,7 +244,10 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
         if parameter.device.type not in ("cpu", "cuda"):
             raise ValueError(f"a parameter is on {parameter.device}: collectives take CPU and CUDA tensors")
     names = _names(optimizer, parameters, named_parameters)
-    settings = Settings(op, process_set, compression, gradient_predivide_factor, sparse_as_dense, names)
+    are_named = named_parameters is not None
+    settings = Settings(
+        op, process_set, compression, gradient_predivide_factor, sparse_as_dense, names, are_named
+    )
     of_class = optimizer.__class__
     methods = {name: value for name, value in vars(_Distributed).items() if not name.startswith("__")}
     distributed_class: Any = type(of_class.__name__, (of_class,), methods)

@@ -8,8 +8,8 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 import torch
 
 from .. import _context
-from .._shards import ShardFold, reduce_partial
-from ._buckets import Settings, divide
+from .._shards import ShardFold, check_shards, reduce_partial
+from ._buckets import Settings, divide, order_agreement
 
 
 class ShardReducer:
@@ -23,6 +23,7 @@ class ShardReducer:
         self.hooks: List[Any] = []
         #: Nothing is launched before the last shard is there.
         self.launched = 0
+        self.agreement = order_agreement()
         self.include(parameters)
         reference = weakref.ref(self)
 
@@ -79,8 +80,10 @@ class ShardReducer:
 
     def finish(self) -> None:
         """Reduces the gradients of all shards."""
+        check_shards(self.shards)
         _context.carry_shards(_context.shard_deal(self.shards))
         try:
+            self.agreement.check(len(self.parameters), lambda: self.settings.items(self.parameters))
             for parameter, fold in self.folds.items():
                 if fold.next != fold.end:
                     name = self.settings.names.get(parameter, "a parameter")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, AbstractSet, Any, Dict, Iterable, List, Option
 
 import torch
 
-from .. import _codec, _holders
+from .. import _agreement, _codec, _holders
 from ..elastic import ObjectState
 from . import _in_place, _optimizer
 
@@ -71,6 +71,25 @@ class TorchState(ObjectState):
         attributes = {name: self.__dict__[name] for name in self._public()}
         for holder in _holders.found(attributes, self._is_holder):
             _forget_step(holder)
+
+    def _alike(self) -> List[_agreement.Item]:
+        """And the order of the optimisers' parameters, whose state is counted by their places."""
+        parts = {name: list(_holders.found({name: self.__dict__[name]}, self._is_holder)) for name in self._public()}
+        names: Dict[torch.Tensor, str] = {
+            parameter: f"{part}.{name}"
+            for part, holders in parts.items()
+            for holder in holders
+            if isinstance(holder, torch.nn.Module)
+            for name, parameter in holder.named_parameters()
+        }
+        orders = [
+            (names.get(parameter), f"at place {place} of {part}")
+            for part, holders in parts.items()
+            for holder in holders
+            if isinstance(holder, torch.optim.Optimizer)
+            for place, parameter in enumerate(_optimizer.parameters_of(holder.param_groups))
+        ]
+        return [*super()._alike(), *orders]
 
     def _in_place(self, content: Dict[str, Any]) -> AbstractSet[int]:
         return _in_place.tensors_in(content, self.__dict__)
