@@ -13,7 +13,7 @@ CASES = {
     "orders_by_shards": (2, "order of the gradients .*: " + ORDER.format(0, 0, 1)),
     "orders_of_a_plain_optimizer": (
         2,
-        "at a commit: model.0.weight at place 0 of optimizer on rank 0; model.1.weight at place 0 of optimizer on rank 1",
+        "a commit: model.0.weight at place 0 of optimizer on rank 0; model.1.weight at place 0 of optimizer on rank 1",
     ),
     "orders_in_a_broadcast": (2, "order of the optimizer's parameters: " + ORDER.format(0, 0, 1)),
     "sets": (4, r"add_process_set: \[0, 1\] on ranks 0, 1; \[2, 3\] on ranks 2, 3"),

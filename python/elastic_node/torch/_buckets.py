@@ -53,8 +53,8 @@ def order_agreement() -> _agreement.Agreement:
     of other parameters without a word."""
     return _agreement.Agreement(
         "the order of the gradients that DistributedOptimizer averages",
-        "Give the optimizer its parameters in one order on all ranks, as of model.parameters() (a set has another order "
-        "in each process), and groups= likewise",
+        "Give the optimizer its parameters in one order on all ranks, as of model.parameters() (a set has another "
+        "order in each process), and groups= likewise",
     )
 
 
