@@ -480,7 +480,8 @@ impl DriverCore {
         if missing.is_empty() {
             let more = (needed as usize).saturating_sub(there.len());
             let why = if self.roster.hosts().is_empty() { " (no host has joined)" } else { "" };
-            missing.push(format!("{}{why}", counted(more as u64, "more worker")));
+            let more = format!("{}{why}", counted(more as u64, "more worker"));
+            missing.push(self.short_nodes().unwrap_or(more));
         }
         let reason = format!(
             "the elastic timeout of {} s passed: {}; there: {}; missing: {}",

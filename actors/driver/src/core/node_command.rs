@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use elastic_protocol::counted;
 use elastic_protocol::messages::NodeCommand;
 
+use super::DriverCore;
 use super::config::DriverConfig;
+use super::gather::list;
 
 /// Name of the program among the settings; all others are flags.
 const PROGRAM: &str = "program";
@@ -60,6 +63,28 @@ impl DriverConfig {
         Some(format!(
             "this host was given {what} than the node with the driver, whose command counts for all: give the same command on every \
              node, and what differs between nodes by environment variables"
+        ))
+    }
+}
+
+impl DriverCore {
+    /// Words on a job whose nodes are all there and have too few slots together; none unless that is so.
+    pub(crate) fn short_nodes(&self) -> Option<String> {
+        let count = self.config.nodes?;
+        let hosts = self.roster.hosts();
+        let slots: u32 = hosts.iter().map(|host| host.slots).sum();
+        let needed = self.workers_needed();
+        if hosts.len() < count.max as usize || slots >= needed {
+            return None;
+        }
+        let each = hosts.iter().map(|host| format!("{}:{}", host.name, host.slots));
+        Some(format!(
+            "slots: all {} nodes are there, with {} ({}), and {} are wanted: give the same --nproc-per-node on every node, or -n and \
+             --min-np in numbers",
+            hosts.len(),
+            counted(slots, "slot"),
+            list(each),
+            counted(needed, "worker"),
         ))
     }
 }

@@ -323,7 +323,10 @@ impl DriverCore {
     fn awaited_in_gather(&self, now: Time, gather: &Gather) -> String {
         let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
         let missing = self.who_is_missing(now, &late);
-        if missing.is_empty() { "hosts to join".to_owned() } else { missing.join(", ") }
+        match missing.is_empty() {
+            true => self.short_nodes().unwrap_or_else(|| "hosts to join".to_owned()),
+            false => missing.join(", "),
+        }
     }
 
     /// The workers and hosts that the job waits for while it stands still, in words (G-9).

@@ -518,6 +518,26 @@ fn t_2_a_host_whose_command_has_another_program_or_other_flags_is_refused_with_t
     }
 }
 
+#[test]
+fn t_2_nodes_that_are_all_there_with_too_few_slots_are_named_with_the_way_out() {
+    let mut cluster = Cluster::new(|config| {
+        (config.np, config.min_np) = (Some(4), Some(4));
+        config.nodes = Some(NodeCount { min: 2, max: 2 });
+    });
+    cluster.add_host("a", 2);
+    let waiting_for = |cluster: &Cluster| {
+        cluster.core.status(cluster.now, &|_| String::new()).waiting_for.expect("it waits")
+    };
+    assert!(waiting_for(&cluster).contains("hosts to join"), "{}", waiting_for(&cluster));
+    cluster.add_host("b", 1);
+    let said = waiting_for(&cluster);
+    let words = "all 2 nodes are there, with 3 slots (a:2, b:1), and 4 workers are wanted";
+    assert!(said.contains(words) && said.contains("--nproc-per-node"), "{said}");
+    cluster.pass(Duration::from_secs(601));
+    let reason = cluster.result.expect("it has failed").reason;
+    assert!(reason.contains(words), "{reason}");
+}
+
 /// A release that is not this one.
 const OTHER_RELEASE: &str = "elastic-node 0.0.9, protocol 1.ab";
 
