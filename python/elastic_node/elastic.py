@@ -195,9 +195,10 @@ class State(Generic[Content]):
 
     def commit(self) -> None:
         """Saves the state, to which training goes back after a loss, and lets a planned change of the world take
-        effect. Every rank commits at the same step. Costs a copy of the state and, unless the world is about to
-        change, no message. Tensors on a GPU are copied on it; their way to main memory goes on beside the next step. A process
-        that dies before it ends has not made the commit.
+        effect. Every rank commits at the same step. Costs a copy of the state and no message, unless the world is about to
+        change, or samplers and optimisers are compared: at the first commit of a generation. Tensors on a GPU are copied on
+        it; their way to main memory goes on beside the next step. A process that dies before it ends has not made the
+        commit.
 
         Raises:
             HostsUpdatedInterrupt: the world changes here; the commit is kept. Let it pass.

@@ -1,5 +1,6 @@
-//! The comparison of the commands with which the hosts of one job were started (`run --nnodes`): the driver's command counts for
-//! all, so a host whose command says another thing is refused. Called by a host's process, and by the driver as the host joins.
+//! Jobs that are started by the same command on each of their hosts (`run --nnodes`). The driver's command counts for all, so a host
+//! whose command says another thing is refused. Called by a host's process, by the driver as the host joins, and for the words of
+//! a job that waits.
 
 use std::collections::BTreeMap;
 
