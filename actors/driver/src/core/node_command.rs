@@ -34,7 +34,7 @@ impl DriverConfig {
             ("--mode", NodeCommand::digest(&self.mode)),
             ("--encrypt-data", NodeCommand::digest(&self.encrypt_data)),
             ("--data-plane", NodeCommand::digest(&self.data_plane)),
-            (PROGRAM, NodeCommand::digest(&self.program.argv)),
+            (PROGRAM, NodeCommand::digest(&without_interpreter(&self.program.argv))),
         ];
         let settings = of_flags.into_iter().map(|(name, digest)| (name.to_owned(), digest));
         Some(NodeCommand { count, settings: settings.collect() })
@@ -87,6 +87,14 @@ impl DriverCore {
             list(each),
             counted(needed, "worker"),
         ))
+    }
+}
+
+/// A program's words without the Python interpreter that `run` puts before a script: it has another path or name on each host.
+fn without_interpreter(argv: &[String]) -> &[String] {
+    match argv {
+        [_interpreter, unbuffered, script @ ..] if unbuffered == "-u" => script,
+        argv => argv,
     }
 }
 

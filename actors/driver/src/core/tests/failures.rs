@@ -482,7 +482,10 @@ fn t_2_a_host_that_was_told_another_number_of_hosts_is_refused_with_both() {
 #[test]
 fn t_2_a_host_whose_command_has_another_program_or_other_flags_is_refused_with_their_names() {
     let two = NodeCount { min: 2, max: 2 };
-    let mut cluster = two_by_two(|config| config.nodes = Some(two));
+    let mut cluster = two_by_two(|config| {
+        config.nodes = Some(two);
+        config.program.argv = ["python", "-u", "train.py"].map(ToOwned::to_owned).to_vec();
+    });
     let command = |change: fn(&mut DriverConfig)| {
         let mut config = cluster.core.config.clone();
         change(&mut config);
@@ -492,6 +495,7 @@ fn t_2_a_host_whose_command_has_another_program_or_other_flags_is_refused_with_t
     let commands = [
         (command(|_| {}), None),
         (command(|config| config.np = Some(7)), None),
+        (command(|config| config.program.argv[0] = "/opt/bin/python3".to_owned()), None),
         (
             command(|config| config.program.argv.push("--part".to_owned())),
             Some("another program, or other arguments of it,"),
