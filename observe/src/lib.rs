@@ -21,7 +21,9 @@ mod worker_names;
 
 pub use self::explain::{ExplainRequest, Explanation, NothingToExplain, explain, explain_resets};
 pub use self::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket, TotalsTimeline};
-pub use self::log::{GoodputSign, LoggedEntry, LoggedJob, LoggedLine, since_1970, wall_clock_at};
+pub use self::log::{
+    GoodputSign, LoggedEntry, LoggedJob, LoggedLine, MissingBefore, since_1970, wall_clock_at,
+};
 pub use self::metrics::{
     EventTally, JobSnapshot, OPEN_METRICS_TYPE, PLAIN_TEXT_TYPE, open_metrics, plain_text,
 };

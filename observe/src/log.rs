@@ -1,6 +1,7 @@
 //! Lines of an event log, read back, and the ledger of their job. Called by the driver's process, which goes on
 //! counting where its predecessor ended, and by `explain`.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use elastic_driver::{DriverEvent, EventKind};
@@ -26,6 +27,8 @@ pub enum LoggedEntry {
     DriverStarted {
         /// The job.
         job: String,
+        /// Whether it goes on with a job that a driver before it began.
+        is_successor: bool,
         /// The folder on each host that gets the output of its workers (`--output-dir`), if it is stored.
         output_dir: Option<String>,
     },
@@ -86,6 +89,8 @@ pub enum UnreadableLine {
 struct AnyLine {
     t: String,
     kind: String,
+    #[serde(default)]
+    term: u64,
     job: Option<String>,
     output_dir: Option<String>,
 }
@@ -101,7 +106,8 @@ impl LoggedLine {
             .map_err(|error| UnreadableLine::NoTime { text: any.t.clone(), error })?;
         let entry = match (any.kind.as_str(), any.job) {
             ("driver_started", Some(job)) => {
-                LoggedEntry::DriverStarted { job, output_dir: any.output_dir }
+                let is_successor = any.term > 1;
+                LoggedEntry::DriverStarted { job, is_successor, output_dir: any.output_dir }
             }
             ("log_continued", Some(job)) => {
                 LoggedEntry::LogContinued { job, output_dir: any.output_dir }
@@ -117,6 +123,11 @@ impl LoggedLine {
         };
         Ok(Self { at: since_1970(at), entry })
     }
+}
+
+/// The missing part of a log, as the end of a sentence.
+pub(crate) fn after(missing: Option<MissingBefore>) -> String {
+    missing.map(|missing| format!("; {missing}")).unwrap_or_default()
 }
 
 /// A moment of the wall clock, as the ledger counts time.
@@ -142,12 +153,42 @@ pub struct LoggedJob {
     pub result: Option<JobResult>,
     /// Lines that could not be read.
     pub unreadable: u64,
+    /// Beginning of the log, if what the job did before is missing from it: the files before this one were moved away or
+    /// removed.
+    pub missing_before: Option<MissingBefore>,
+}
+
+/// The beginning of a log whose job began before it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MissingBefore(pub Time);
+
+impl MissingBefore {
+    /// The missing part if this is the first line of its job in a log.
+    pub(crate) fn of_first(at: Time, entry: &LoggedEntry) -> Option<Self> {
+        let has_beginning = matches!(entry, LoggedEntry::DriverStarted { is_successor: false, .. });
+        (!has_beginning).then_some(Self(at))
+    }
+}
+
+/// A sentence.
+impl fmt::Display for MissingBefore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = humantime::format_rfc3339_seconds(wall_clock_at(self.0));
+        write!(formatter, "the event log begins at {at}: what came before is missing")
+    }
 }
 
 impl LoggedJob {
     /// A job that begins.
     pub fn new(job: String, at: Time) -> Self {
-        Self { job, ledger: GoodputLedger::new(at), last_at: at, result: None, unreadable: 0 }
+        let ledger = GoodputLedger::new(at);
+        Self { job, ledger, last_at: at, result: None, unreadable: 0, missing_before: None }
+    }
+
+    /// A job by its first line in a log.
+    fn of_first(job: &str, line: &LoggedLine) -> Self {
+        let missing_before = MissingBefore::of_first(line.at, &line.entry);
+        Self { missing_before, ..Self::new(job.to_owned(), line.at) }
     }
 
     /// Takes the next line.
@@ -156,7 +197,7 @@ impl LoggedJob {
             LoggedEntry::DriverStarted { job, .. } | LoggedEntry::LogContinued { job, .. }
                 if *job != self.job =>
             {
-                *self = Self::new(job.clone(), line.at);
+                *self = Self::of_first(job, line);
             }
             LoggedEntry::DriverStarted { .. } => {
                 self.ledger.handle_driver_gone(self.last_at);
@@ -179,19 +220,14 @@ impl LoggedJob {
         for line in lines {
             match (LoggedLine::read(&line), &mut record) {
                 (Ok(line), Some(record)) => record.handle_line(&line),
-                (
-                    Ok(LoggedLine {
-                        at,
-                        entry:
-                            LoggedEntry::DriverStarted { job, .. }
-                            | LoggedEntry::LogContinued { job, .. },
-                    }),
-                    None,
-                ) => {
-                    record = Some(Self::new(job, at));
-                }
-                // The job of these lines is not known: the log was begun anew after them.
-                (Ok(_), None) => {}
+                (Ok(line), None) => match &line.entry {
+                    LoggedEntry::DriverStarted { job, .. }
+                    | LoggedEntry::LogContinued { job, .. } => {
+                        record = Some(Self::of_first(job, &line));
+                    }
+                    // The job of these lines is not known: the log was begun anew after them.
+                    _ => {}
+                },
                 (Err(_), Some(record)) => record.unreadable += 1,
                 (Err(_), None) => {}
             }
@@ -237,6 +273,23 @@ mod tests {
         for text in ["", "{}", r#"{"t":"x","kind":"goodput"}"#, &line(1, r#""kind":"new""#)] {
             assert!(LoggedLine::read(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_log_without_the_beginning_of_its_job_says_so() {
+        let missing = |lines: &[String]| {
+            let job = LoggedJob::of_lines(lines.to_vec()).expect("a job");
+            job.missing_before.map(|it| it.to_string())
+        };
+        let continued = |second| line(second, r#""kind":"log_continued","job":"j""#);
+        let successor = |second| started(second, "j").replace(r#""term":1"#, r#""term":2"#);
+        let says =
+            "the event log begins at 1970-01-01T00:00:05Z: what came before is missing".to_owned();
+        assert_eq!(missing(&[started(1, "j"), continued(5), successor(6)]), None);
+        assert_eq!(missing(&[continued(5), successor(6)]), Some(says.clone()));
+        assert_eq!(missing(&[successor(5), continued(6)]), Some(says.clone()), "D-1");
+        assert_eq!(missing(&[started(1, "x"), continued(5)]), Some(says), "another job");
+        assert_eq!(missing(&[continued(5), started(6, "x")]), None, "a job that began later");
     }
 
     #[test]

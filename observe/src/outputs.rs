@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use elastic_driver::EventKind;
 use elastic_protocol::{GenerationId, HostName, WorkerId};
 
-use crate::log::{LoggedEntry, LoggedLine};
+use crate::log::{LoggedEntry, LoggedLine, MissingBefore, after};
 
 /// The workers of one generation of a job, and where their output is stored.
 #[derive(Clone, Debug)]
@@ -20,6 +20,7 @@ pub struct WorkerOutputs {
     pub output_dir: Option<String>,
     /// Whether the job has ended.
     pub is_over: bool,
+    missing_before: Option<MissingBefore>,
     wanted: Option<GenerationId>,
     newest: Option<GenerationId>,
     /// The selected generation, with its members by rank: the wanted one, else the last.
@@ -55,13 +56,21 @@ pub enum NoOutput {
     /// No generation was formed yet.
     #[error("no generation was formed yet")]
     NoGeneration,
+    /// No generation was formed since the log begins.
+    #[error("{missing}, and no generation was formed since")]
+    NoGenerationSince {
+        /// What is missing.
+        missing: MissingBefore,
+    },
     /// The generation is not in the log.
-    #[error("there is no generation {wanted} in the log: the newest is {newest}")]
+    #[error("there is no generation {wanted} in the log: the newest is {newest}{}", after(*missing))]
     UnknownGeneration {
         /// The one that is wanted.
         wanted: GenerationId,
         /// The newest.
         newest: GenerationId,
+        /// What is missing, if the log does not have the job's beginning.
+        missing: Option<MissingBefore>,
     },
     /// The generation has no such rank.
     #[error("there is no rank {rank} in generation {generation}, which has {world_size} workers")]
@@ -85,6 +94,16 @@ pub enum NoOutput {
     },
 }
 
+impl NoOutput {
+    /// Whether the reason may be that the log does not have its job's beginning.
+    pub const fn lacks_begin(&self) -> bool {
+        matches!(
+            self,
+            Self::NoGenerationSince { .. } | Self::UnknownGeneration { missing: Some(_), .. }
+        )
+    }
+}
+
 impl WorkerOutputs {
     /// The workers of a generation, or of the last one, of the last job of a log; none if the log names no job. Lines
     /// that cannot be read are left out.
@@ -94,14 +113,18 @@ impl WorkerOutputs {
     ) -> Option<Self> {
         let mut outputs: Option<Self> = None;
         for line in lines.into_iter().filter_map(|line| LoggedLine::read(&line).ok()) {
+            let missing_before = MissingBefore::of_first(line.at, &line.entry);
             match (line.entry, &mut outputs) {
                 (
-                    LoggedEntry::DriverStarted { job, output_dir }
+                    LoggedEntry::DriverStarted { job, output_dir, .. }
                     | LoggedEntry::LogContinued { job, output_dir },
                     outputs,
                 ) => match outputs {
                     Some(outputs) if outputs.job == job => outputs.output_dir = output_dir,
-                    _ => *outputs = Some(Self::new(job, output_dir, wanted)),
+                    _ => {
+                        let new = Self::new(job, output_dir, wanted);
+                        *outputs = Some(Self { missing_before, ..new });
+                    }
                 },
                 (LoggedEntry::Event(event), Some(outputs)) => {
                     outputs.handle_event(event.generation, &event.kind);
@@ -119,7 +142,8 @@ impl WorkerOutputs {
         wanted: Option<GenerationId>,
     ) -> Self {
         let (newest, chosen, first) = (None, None, BTreeMap::new());
-        Self { job, output_dir, is_over: false, wanted, newest, chosen, first }
+        let (is_over, missing_before) = (false, None);
+        Self { job, output_dir, is_over, missing_before, wanted, newest, chosen, first }
     }
 
     /// Takes an event of the job.
@@ -150,10 +174,15 @@ impl WorkerOutputs {
     /// # Errors
     /// Why there is none.
     pub fn select(&self, request: &OutputRequest) -> Result<Vec<&WorkerOutput>, NoOutput> {
-        let newest = self.newest.ok_or(NoOutput::NoGeneration)?;
+        let missing = self.missing_before;
+        let no_generation = || match missing {
+            Some(missing) => NoOutput::NoGenerationSince { missing },
+            None => NoOutput::NoGeneration,
+        };
+        let newest = self.newest.ok_or_else(no_generation)?;
         let Some((generation, outputs)) = &self.chosen else {
             let wanted = self.wanted.unwrap_or(newest);
-            return Err(NoOutput::UnknownGeneration { wanted, newest });
+            return Err(NoOutput::UnknownGeneration { wanted, newest, missing });
         };
         let of_rank = |it: &&WorkerOutput| request.rank.is_none_or(|rank| it.rank == rank);
         let ranked: Vec<&WorkerOutput> = outputs.iter().filter(of_rank).collect();
@@ -189,6 +218,24 @@ mod tests {
         let members =
             format!(r#""kind":"generation_formed","members":[{members}],"root":null,"step":0"#);
         line(generation, &members)
+    }
+
+    #[test]
+    fn a_log_without_the_beginning_of_its_job_does_not_say_that_there_was_no_generation() {
+        let continued = line(5, r#""kind":"log_continued","job":"j","output_dir":"/out""#);
+        let error = |lines: &[&str], wanted: Option<u64>| {
+            let lines = lines.iter().map(|line| (*line).to_owned());
+            let outputs = WorkerOutputs::of_lines(lines, wanted.map(GenerationId)).expect("a job");
+            outputs.select(&OutputRequest::default()).expect_err("none").to_string()
+        };
+        let begins = "the event log begins at 1970-01-01T00:00:01Z: what came before is missing";
+        assert_eq!(
+            error(&[&continued], None),
+            format!("{begins}, and no generation was formed since")
+        );
+        assert_eq!(error(&[&started("j"), &continued], None), "no generation was formed yet");
+        let error = error(&[&continued, &formed(7, r#""a[0]#1""#)], Some(2));
+        assert!(error.ends_with(&format!("the newest is 7; {begins}")), "{error}");
     }
 
     fn log() -> Vec<String> {

@@ -96,6 +96,32 @@ fn a_job_on_a_random_port_is_found_while_it_runs_and_after_its_end() {
 }
 
 #[test]
+fn a_job_that_is_over_is_known_by_its_state_directory_also_where_no_list_has_it() {
+    let [folder, elsewhere] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let state = folder.path().join("state").display().to_string();
+    let line = ["run", "-n", "1", "--mode", "restart", "--state-dir", &state, "--", "true"];
+    let ran = output(&folder, &line);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let listed = json(&folder, &["status", "--json", "--state-dir", &state]);
+    assert_eq!(listed["phase"], "succeeded", "the last status: {listed}");
+    for folder in [&folder, &elsewhere] {
+        let over = json(folder, &["status", "--json", "--state-dir", &state]);
+        assert_eq!((&over["job"], &over["result"]), (&listed["job"], &listed["result"]), "{over}");
+        for more in [&[][..], &["--watch"], &["--driver", "127.0.0.1:1"]] {
+            let shown = output(folder, &[&["status", "--state-dir", &state], more].concat());
+            let text = String::from_utf8_lossy(&shown.stdout);
+            assert!(shown.status.success() && text.starts_with("ended at"), "{more:?} {shown:?}");
+        }
+        for request in [&["stop"][..], &["drain", "localhost"]] {
+            let refused = output(folder, &[request, &["--state-dir", &state]].concat());
+            let stderr = String::from_utf8_lossy(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(2), "{stderr}");
+            assert!(stderr.contains("does not run any more: succeeded"), "{stderr}");
+        }
+    }
+}
+
+#[test]
 fn s_7_a_run_that_stands_still_for_a_minute_goes_on_with_the_same_workers() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut job = RunningJob::start(&folder);

@@ -43,10 +43,12 @@ fn a_host_that_is_drained_leaves_without_loss_and_comes_back_when_it_is_readmitt
     job.wait_for_sizes(&[2, 1]);
     assert_eq!(state_of(&job, "b").as_deref(), Some("drained"));
     assert!(stdout(&operate(&job, &["drain", "b"])).contains("already"));
-    let unknown = operate(&job, &["drain", "nowhere"]);
-    assert_eq!(unknown.status.code(), Some(1));
-    let stderr = String::from_utf8_lossy(&unknown.stderr).into_owned();
-    assert!(stderr.contains("no host nowhere") && stderr.contains("hint:"), "{stderr}");
+    for request in ["drain", "readmit"] {
+        let unknown = operate(&job, &[request, "nowhere"]);
+        assert_eq!(unknown.status.code(), Some(1));
+        let stderr = String::from_utf8_lossy(&unknown.stderr).into_owned();
+        assert!(stderr.contains("no host nowhere") && stderr.contains("hint:"), "{stderr}");
+    }
 
     // D-1: what the operator has decided outlives the driver.
     job.kill_driver();

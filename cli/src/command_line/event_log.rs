@@ -1,13 +1,18 @@
 //! The event log of a state directory, for commands that read a job's past. Called by `explain`, `logs` and `timeline`.
 
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 
 use super::failure::{CommandFailure, ResultExt as _};
-use crate::process::{EVENTS_FILE, lines_of, open_log};
+use crate::process::{EVENTS_FILE, is_locked, lines_of, open_log};
 
-/// Gives the log's lines to `read`, the oldest first, and returns its result. A log that had become too long and was
-/// put aside is read before the present one. `command` is the command for the hint to a user who gave the wrong
+/// Hint if a log does not have the beginning of its job.
+pub(super) const OLDER_LOGS: &str =
+    "older logs are read where they lie beside events.jsonl as events.jsonl.1, events.jsonl.2, …";
+
+/// Gives the log's lines to `read`, the oldest first, and returns its result. Logs that were put aside, by the driver or
+/// by logrotate, are read before the present one. `command` is the command for the hint to a user who gave the wrong
 /// directory.
 ///
 /// # Errors
@@ -21,10 +26,16 @@ pub(crate) fn read_event_log<T>(
     let hint = format!(
         "on the driver's machine, give the driver's state directory: elastic-node {command} STATE_DIR"
     );
-    let aside = open_log(&folder.join(format!("{EVENTS_FILE}.1"))).ok();
+    let aside = logs_aside(folder);
     let log = match open_log(&path) {
         // It was just put aside: the driver makes the next one with its next line.
-        Err(error) if error.kind() == ErrorKind::NotFound && aside.is_some() => None,
+        Err(error) if error.kind() == ErrorKind::NotFound && !aside.is_empty() => None,
+        Err(error) if error.kind() == ErrorKind::NotFound && is_locked(folder) => {
+            let message = format!("the event log {} was moved away or removed", path.display());
+            return Err(CommandFailure::new(message).hint(format!(
+                "the driver goes on in a new one with its next event, within half a minute; {OLDER_LOGS}"
+            )));
+        }
         opened => Some(
             opened
                 .usage(format!("the event log {} cannot be read", path.display()))
@@ -37,9 +48,23 @@ pub(crate) fn read_event_log<T>(
     })
 }
 
+/// The logs that were put aside and numbered, the oldest first: the highest number is the oldest.
+fn logs_aside(folder: &Path) -> Vec<File> {
+    let Ok(found) = fs::read_dir(folder) else { return Vec::new() };
+    let number =
+        |name: &str| name.strip_prefix(EVENTS_FILE)?.strip_prefix('.')?.parse::<u32>().ok();
+    let mut numbered: Vec<_> = found
+        .flatten()
+        .filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry.path())))
+        .collect();
+    numbered.sort();
+    numbered.iter().rev().filter_map(|(_, path)| open_log(path).ok()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::LOCK_FILE;
 
     #[test]
     fn a_device_in_the_place_of_the_log_is_refused() {
@@ -55,15 +80,40 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let read = || read_event_log(folder.path(), "logs", |lines| lines.next());
         assert!(read().is_err(), "there is none");
-        std::fs::write(folder.path().join(format!("{EVENTS_FILE}.1")), b"1\n").expect("a file");
+        fs::write(folder.path().join(format!("{EVENTS_FILE}.1")), b"1\n").expect("a file");
         assert_eq!(read().expect("it is aside"), "1");
+    }
+
+    #[test]
+    fn logs_that_were_put_aside_several_times_are_read_in_their_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["10", "2", "1", "1.gz", "old"] {
+            let path = folder.path().join(format!("{EVENTS_FILE}.{name}"));
+            fs::write(path, format!("{name}\n")).expect("a file");
+        }
+        let read = || {
+            read_event_log(folder.path(), "logs", |lines| Some(lines.collect::<Vec<_>>()))
+                .expect("they are there")
+        };
+        assert_eq!(read(), ["10", "2", "1"], "the present one was just moved");
+        fs::write(folder.path().join(EVENTS_FILE), "now\n").expect("a file");
+        assert_eq!(read(), ["10", "2", "1", "now"]);
+    }
+
+    #[test]
+    fn a_log_that_was_moved_away_under_its_driver_is_said_so() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lock = File::create(folder.path().join(LOCK_FILE)).expect("a file");
+        lock.lock().expect("free");
+        let error = read_event_log(folder.path(), "logs", |_| Some(())).expect_err("it is away");
+        assert!(error.finding().0.contains("was moved away or removed"));
     }
 
     #[test]
     fn what_comes_after_a_damaged_line_is_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let log = b"{\"kind\":1}\n{\"ki\xff\x00\":2}\n{\"kind\":3}\n";
-        std::fs::write(folder.path().join(EVENTS_FILE), log).expect("a file");
+        fs::write(folder.path().join(EVENTS_FILE), log).expect("a file");
         let read =
             read_event_log(folder.path(), "explain", |lines| Some(lines.collect::<Vec<_>>()));
         let read = read.expect("it is there");

@@ -9,9 +9,9 @@ use elastic_observe::{ExplainRequest, LoggedJob, explain, with_short_names};
 use elastic_protocol::messages::StatusReport;
 use elastic_runtime::system;
 
-use super::event_log::read_event_log;
+use super::event_log::{OLDER_LOGS, read_event_log};
 use super::failure::{CommandFailure, ResultExt};
-use super::find_job::find_job;
+use super::find_job::{StateDirFlags, find_job};
 use super::printable::printable;
 use super::stdout::{print_line, print_text};
 use super::values::{address, hosts_and_ports};
@@ -24,9 +24,9 @@ pub(crate) struct ExplainFlags {
     /// ended
     #[arg(default_value = "last", value_name = "last|now|GENERATION")]
     question: AskedQuestion,
-    /// The driver's state directory; it may be that of a job that is over [default: that of the job]
-    #[arg(env = "ELASTIC_STATE_DIR", value_name = "STATE_DIR")]
-    state_dir: Option<PathBuf>,
+    /// The driver's state directory.
+    #[command(flatten)]
+    folder: StateDirFlags,
     /// The job, by the first letters of its id as `list` shows it [default: the one that runs on this machine, else
     /// the last]
     #[arg(long, value_name = "JOB", conflicts_with_all = ["driver", "state_dir"])]
@@ -69,8 +69,12 @@ pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailu
         }
         _ => None,
     };
-    let explanation =
-        explain(&record, status.as_ref(), flags.question.0).failed("there is no explanation")?;
+    let explanation = explain(&record, status.as_ref(), flags.question.0)
+        .failed("there is no explanation")
+        .map_err(|failure| match record.missing_before {
+            Some(_) => failure.hint(OLDER_LOGS),
+            None => failure,
+        })?;
     if flags.json {
         let text = serde_json::to_string(&explanation)
             .failed("the explanation cannot be written as JSON")?;
@@ -80,8 +84,8 @@ pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailu
 }
 
 fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {
-    if let Some(folder) = &flags.state_dir {
-        return Ok(folder.clone());
+    if let Some(folder) = flags.folder.given() {
+        return Ok(folder.to_owned());
     }
     let Some(driver) = &flags.driver else {
         return Ok(find_job(flags.job.as_deref())?.state_dir);

@@ -3,11 +3,36 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+
 use super::failure::CommandFailure;
 use crate::process::{JobCondition, JobEntry, JobRegistry};
 
 /// Letters of a job's id that `list` shows.
 const ID_SHOWN: usize = 8;
+
+/// The state directory of a job, as a word or as a flag.
+#[derive(Args, Clone, Debug)]
+pub(super) struct StateDirFlags {
+    /// The driver's state directory; it may be that of a job that is over [default: that of the job]
+    #[arg(env = "ELASTIC_STATE_DIR", value_name = "STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// The same
+    #[arg(
+        id = "state_dir_flag",
+        long = "state-dir",
+        value_name = "FOLDER",
+        conflicts_with = "job"
+    )]
+    flag: Option<PathBuf>,
+}
+
+impl StateDirFlags {
+    /// The directory that is given.
+    pub(super) fn given(&self) -> Option<&Path> {
+        self.flag.as_deref().or(self.state_dir.as_deref())
+    }
+}
 
 /// All jobs that are known here, the newest first.
 pub(super) fn known_jobs() -> Vec<JobEntry> {

@@ -64,8 +64,12 @@ fn describe(job: &LoggedJob) -> String {
         None => format!("\njob {id} goes on"),
     };
     if job.ledger.resets().next().is_none() {
-        return format!("job {id} has had no reset{end}");
+        return match &job.missing_before {
+            Some(missing) => format!("{missing}, and job {id} has had no reset since{end}"),
+            None => format!("job {id} has had no reset{end}"),
+        };
     }
+    let missing = job.missing_before.map(|missing| format!("\n{missing}")).unwrap_or_default();
     let mut table = plain_table(["AT", "GENERATION", "WAY", "TOOK", "LOST", "CAUSE"]);
     for reset in job.ledger.resets() {
         let total = reset.ms.and_then(|ms| ms.total);
@@ -80,5 +84,28 @@ fn describe(job: &LoggedJob) -> String {
             with_short_names(&reset.cause.to_string()).into_owned(),
         ]);
     }
-    format!("{}\n{end}", lines_of(&table))
+    format!("{}\n{missing}{end}", lines_of(&table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_without_its_beginning_is_no_proof_that_there_was_no_reset() {
+        let described = |kind: &str| {
+            let line =
+                format!(r#"{{"t":"2026-01-01T00:00:00Z","kind":"{kind}","job":"12345678"}}"#);
+            describe(&LoggedJob::of_lines([line]).expect("a job"))
+        };
+        assert_eq!(
+            described("driver_started"),
+            "job 12345678 has had no reset\njob 12345678 goes on"
+        );
+        assert_eq!(
+            described("log_continued"),
+            "the event log begins at 2026-01-01T00:00:00Z: what came before is missing, and job 12345678 has had no reset \
+             since\njob 12345678 goes on"
+        );
+    }
 }

@@ -5,11 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use elastic_observe::{LoggedJob, wall_clock_at};
+use elastic_transport::TOKEN_FILE;
 
+use super::event_log::read_event_log;
 use super::failure::CommandFailure;
 use super::find_job::find_job;
 use super::values::hosts_and_ports;
-use crate::process::{ADDRESS_FILE, JobCondition, JobEntry, TokenSource};
+use crate::process::{
+    ADDRESS_FILE, JobCondition, JobEnd, JobEntry, TokenSource, entry_time, is_locked,
+};
 
 /// Address of a driver that was given none.
 const DEFAULT_DRIVER: &str = "127.0.0.1:7070";
@@ -32,8 +37,40 @@ pub(crate) struct DriverAccess {
 pub(super) enum JobSource {
     /// The driver at an address, with the token that it asks for.
     Driver(String, TokenSource),
-    /// A job whose driver does not run any more.
-    Past(Box<JobEntry>),
+    /// A job that is over.
+    Over(Box<EndedJob>),
+    /// A job whose driver does not run any more, and has told no end.
+    Lost(Box<JobEntry>),
+}
+
+/// A job that is over.
+pub(super) struct EndedJob {
+    /// Its id.
+    pub(super) job: String,
+    /// Its end.
+    pub(super) end: JobEnd,
+}
+
+impl EndedJob {
+    /// The job of this machine's list with this id, if it is over.
+    pub(super) fn listed(job: &str) -> Option<Box<Self>> {
+        let JobEntry { job, ended, .. } = find_job(Some(job)).ok()?;
+        Some(Box::new(Self { job, end: ended? }))
+    }
+
+    /// The last job of a state directory, if it is over and has no driver any more. The list may not have it: it is that of
+    /// one user, and forgets the oldest.
+    fn of_state_dir(folder: &Path) -> Option<Box<Self>> {
+        if folder.join(TOKEN_FILE).exists() || is_locked(folder) {
+            return None;
+        }
+        let LoggedJob { job, result, last_at, .. } =
+            read_event_log(folder, "status --state-dir", |lines| LoggedJob::of_lines(lines))
+                .ok()?;
+        let end = JobEnd { at: entry_time(wall_clock_at(last_at)), result: result?, status: None };
+        // The list has the last status, too.
+        Some(Self::listed(&job).unwrap_or_else(|| Box::new(Self { job, end })))
+    }
 }
 
 impl DriverAccess {
@@ -67,6 +104,10 @@ impl DriverAccess {
             let token = TokenSource::new(&driver, None, token, folder)?;
             Ok(JobSource::Driver(driver, token))
         };
+        let is_of_folder = token.is_none() && job.is_none();
+        if let Some(ended) = folder.filter(|_| is_of_folder).and_then(EndedJob::of_state_dir) {
+            return Ok(JobSource::Over(ended));
+        }
         if let Some(driver) = driver {
             return at(driver, folder);
         }
@@ -86,9 +127,12 @@ impl DriverAccess {
             return Ok(JobSource::Driver(driver, source));
         }
         let entry = found?;
-        match is_running {
-            true => at(&entry.address, Some(&entry.state_dir)),
-            false => Ok(JobSource::Past(Box::new(entry))),
+        if is_running {
+            return at(&entry.address, Some(&entry.state_dir));
+        }
+        match entry.ended {
+            Some(end) => Ok(JobSource::Over(Box::new(EndedJob { job: entry.job, end }))),
+            None => Ok(JobSource::Lost(Box::new(entry))),
         }
     }
 }

@@ -13,9 +13,9 @@ use elastic_agent::output::part_of;
 use elastic_observe::{OutputRequest, WorkerOutput, WorkerOutputs};
 use elastic_protocol::{GenerationId, HostName, WorkerId};
 
-use super::event_log::read_event_log;
+use super::event_log::{OLDER_LOGS, read_event_log};
 use super::failure::{CommandFailure, ResultExt as _};
-use super::find_job::state_dir_of;
+use super::find_job::{StateDirFlags, state_dir_of};
 use super::printable::printable;
 use super::stdout::{print_output, shows_escapes};
 use crate::process::{EVENTS_FILE, file_of};
@@ -38,9 +38,9 @@ const WHERE_SHOWN: &str = "`elastic-node status` shows the ranks and their hosts
 /// Flags of `logs`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LogsFlags {
-    /// The driver's state directory; it may be that of a job that is over [default: that of the job]
-    #[arg(env = "ELASTIC_STATE_DIR", value_name = "STATE_DIR")]
-    state_dir: Option<PathBuf>,
+    /// The driver's state directory.
+    #[command(flatten)]
+    folder: StateDirFlags,
     /// The job, by the first letters of its id as `list` shows it [default: the one that runs on this machine, else
     /// the last]
     #[arg(long, value_name = "JOB", conflicts_with = "state_dir")]
@@ -71,7 +71,7 @@ pub(crate) fn print_logs(flags: &LogsFlags) -> Result<(), CommandFailure> {
         .map(HostName::new)
         .transpose()
         .map_err(|error| CommandFailure::usage(format!("--host: {error}")).hint(WHERE_SHOWN))?;
-    let folder = state_dir_of(flags.state_dir.as_deref(), flags.job.as_deref())?;
+    let folder = state_dir_of(flags.folder.given(), flags.job.as_deref())?;
     let request = OutputRequest { rank: flags.rank, host };
     let wanted = flags.generation.map(GenerationId);
     let read = || read_event_log(&folder, "logs", |lines| WorkerOutputs::of_lines(lines, wanted));
@@ -85,7 +85,10 @@ pub(crate) fn print_logs(flags: &LogsFlags) -> Result<(), CommandFailure> {
             Ok(workers) => shown.add(&stored_in, &outputs.job, &workers),
             // The worker may come with a later generation.
             Err(_) if !is_over => Vec::new(),
-            Err(error) => return Err(CommandFailure::usage(error.to_string()).hint(WHERE_SHOWN)),
+            Err(error) => {
+                let hint = if error.lacks_begin() { OLDER_LOGS } else { WHERE_SHOWN };
+                return Err(CommandFailure::usage(error.to_string()).hint(hint));
+            }
         };
         let has_more = shown.print_more(is_over)?;
         if is_over && !(flags.follow && has_more) {

@@ -3,13 +3,13 @@
 
 use clap::Args;
 use elastic_protocol::HostName;
-use elastic_protocol::messages::{ClientRequest, ClientResponse};
+use elastic_protocol::messages::{ClientRequest, ClientResponse, StatusReport};
 
 use super::failure::CommandFailure;
 use super::find_job::short_id;
 use super::job_source::{DriverAccess, JobSource};
 use super::stdout::print_text;
-use crate::process::StatusClient;
+use crate::process::{JobCondition, StatusClient};
 
 /// Flags of `stop`.
 #[derive(Args, Clone, Debug)]
@@ -63,11 +63,31 @@ pub(crate) async fn drain_host(flags: &HostFlags) -> Result<(), CommandFailure> 
 pub(crate) async fn readmit_host(flags: &HostFlags) -> Result<(), CommandFailure> {
     let host = flags.host.clone();
     let request = ClientRequest::Readmit { host: host.clone() };
-    let text = match ask(flags.job.as_deref(), &flags.access, request).await? {
-        ClientResponse::DoneAlready => format!("host {host} is neither drained nor blacklisted"),
+    let (job, access) = (flags.job.as_deref(), &flags.access);
+    let text = match ask(job, access, request).await? {
+        // That is the answer about a host that there is not, too.
+        ClientResponse::DoneAlready => {
+            let status = ask(job, access, ClientRequest::Status).await?;
+            let is_unknown = |status: &StatusReport| status.hosts.iter().all(|it| it.name != host);
+            if matches!(&status, ClientResponse::Status(status) if is_unknown(status)) {
+                return Err(refused(format!("this job has no host {host}")));
+            }
+            format!("host {host} is neither drained nor blacklisted")
+        }
         _ => format!("host {host} may have workers again"),
     };
     print_text(&text)
+}
+
+/// The failure if a request has no driver any more that could take it.
+pub(super) fn runs_no_more(job: &str, condition: JobCondition) -> CommandFailure {
+    let (id, state) = (short_id(job), condition.as_str());
+    CommandFailure::usage(format!("job {id} does not run any more: {state}"))
+        .hint("`elastic-node list` shows which jobs run")
+}
+
+fn refused(reason: String) -> CommandFailure {
+    CommandFailure::new(reason).hint("`elastic-node status` shows the hosts of the job")
 }
 
 /// Gives a request to the driver of a job that runs.
@@ -78,20 +98,14 @@ async fn ask(
 ) -> Result<ClientResponse, CommandFailure> {
     let (driver, token) = match access.source(job)? {
         JobSource::Driver(driver, token) => (driver, token),
-        JobSource::Past(entry) => {
-            let (id, state) = (short_id(&entry.job), entry.condition().as_str());
-            return Err(CommandFailure::usage(format!("job {id} does not run any more: {state}"))
-                .hint("`elastic-node list` shows which jobs run"));
-        }
+        JobSource::Over(ended) => return Err(runs_no_more(&ended.job, ended.end.condition())),
+        JobSource::Lost(entry) => return Err(runs_no_more(&entry.job, entry.condition())),
     };
     let client = StatusClient::connect(&driver, &token).await?;
     let answer = client.request(request).await;
     client.close().await;
     match answer? {
-        ClientResponse::Refused { reason } => {
-            Err(CommandFailure::new(reason)
-                .hint("`elastic-node status` shows the hosts of the job"))
-        }
+        ClientResponse::Refused { reason } => Err(refused(reason)),
         answer => Ok(answer),
     }
 }

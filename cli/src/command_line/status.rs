@@ -11,9 +11,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::driver_silence::{ASKED_AGAIN_FOR, DriverSilence, Silence};
 use super::failure::{CommandFailure, ResultExt};
-use super::find_job::{find_job, short_id};
-use super::job_source::{DriverAccess, JobSource};
+use super::find_job::short_id;
+use super::job_source::{DriverAccess, EndedJob, JobSource};
 use super::logging::say;
+use super::operate::runs_no_more;
 use super::printable::printable;
 use super::status_text::describe_status;
 use super::stdout::{print_line, print_text, shows_escapes};
@@ -45,7 +46,8 @@ pub(crate) struct StatusFlags {
 pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailure> {
     let (driver, token) = match flags.access.source(flags.job.as_deref())? {
         JobSource::Driver(driver, token) => (driver, token),
-        JobSource::Past(entry) => return print_past(&entry, flags),
+        JobSource::Over(ended) => return print_end(&ended, flags),
+        JobSource::Lost(entry) => return Err(without_driver(&entry)),
     };
     let client = StatusClient::connect(&driver, &token).await?;
     let silence = DriverSilence::default();
@@ -56,7 +58,7 @@ pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailu
     };
     watched.leave().await;
     match seen? {
-        Some(entry) => print_past(&entry, flags),
+        Some(ended) => print_end(&ended, flags),
         None => Ok(()),
     }
 }
@@ -78,7 +80,7 @@ enum WatchedAnswer {
     Silent { is_first: bool },
     /// The job is over, as its machine knows: a driver goes a moment after the end of its job. A watcher that missed its
     /// last status has not failed.
-    Over(Box<JobEntry>),
+    Over(Box<EndedJob>),
 }
 
 impl WatchedJob<'_> {
@@ -91,7 +93,8 @@ impl WatchedJob<'_> {
             (Ok(status), known) => {
                 let job = status.job.to_string();
                 if let Some(known) = known.as_ref().filter(|known| **known != job) {
-                    return over(known).map(WatchedAnswer::Over).ok_or_else(|| gone(known, &job));
+                    let ended = EndedJob::listed(known).map(WatchedAnswer::Over);
+                    return ended.ok_or_else(|| gone(known, &job));
                 }
                 self.job = Some(job);
                 let silent = self.silence.handle_answer(boot_time());
@@ -99,8 +102,8 @@ impl WatchedJob<'_> {
             }
             (Err(failure), None) => return Err(failure),
             (Err(failure), Some(_)) if !self.flags.watch => return Err(failure),
-            (Err(failure), Some(job)) => match over(job) {
-                Some(entry) => return Ok(WatchedAnswer::Over(entry)),
+            (Err(failure), Some(job)) => match self.end_of(job) {
+                Some(ended) => return Ok(WatchedAnswer::Over(ended)),
                 None => failure,
             },
         };
@@ -121,11 +124,22 @@ impl WatchedJob<'_> {
         self.client.insert(client).ask().await
     }
 
+    /// The end of the watched job, if it is over.
+    fn end_of(&self, job: &str) -> Option<Box<EndedJob>> {
+        EndedJob::listed(job).or_else(|| {
+            match self.flags.access.source_again(self.flags.job.as_deref(), Some(job)) {
+                Ok(JobSource::Over(ended)) if ended.job == job => Some(ended),
+                _ => None,
+            }
+        })
+    }
+
     async fn connect_again(&self) -> Result<StatusClient, CommandFailure> {
         let (given, known) = (self.flags.job.as_deref(), self.job.as_deref());
         match self.flags.access.source_again(given, known)? {
             JobSource::Driver(driver, token) => StatusClient::connect(&driver, &token).await,
-            JobSource::Past(entry) => Err(without_driver(&entry)),
+            JobSource::Over(ended) => Err(runs_no_more(&ended.job, ended.end.condition())),
+            JobSource::Lost(entry) => Err(without_driver(&entry)),
         }
     }
 
@@ -138,7 +152,7 @@ impl WatchedJob<'_> {
 }
 
 /// Prints the statuses. Returns the job if it is over without a last status.
-async fn print(watched: &mut WatchedJob<'_>) -> Result<Option<Box<JobEntry>>, CommandFailure> {
+async fn print(watched: &mut WatchedJob<'_>) -> Result<Option<Box<EndedJob>>, CommandFailure> {
     let flags = watched.flags;
     loop {
         match watched.ask().await? {
@@ -159,7 +173,7 @@ async fn print(watched: &mut WatchedJob<'_>) -> Result<Option<Box<JobEntry>>, Co
                 ));
             }
             WatchedAnswer::Silent { is_first: false } => {}
-            WatchedAnswer::Over(entry) => return Ok(Some(entry)),
+            WatchedAnswer::Over(ended) => return Ok(Some(ended)),
         }
         tokio::time::sleep(WATCH_EVERY).await;
     }
@@ -167,7 +181,7 @@ async fn print(watched: &mut WatchedJob<'_>) -> Result<Option<Box<JobEntry>>, Co
 
 /// Shows the job on the terminal's other screen until it is over, and then prints its last status. Returns the job if it is
 /// over without one.
-async fn show(watched: &mut WatchedJob<'_>) -> Result<Option<Box<JobEntry>>, CommandFailure> {
+async fn show(watched: &mut WatchedJob<'_>) -> Result<Option<Box<EndedJob>>, CommandFailure> {
     let mut interrupt = signal(SignalKind::interrupt()).failed("signals cannot be received")?;
     let mut terminate = signal(SignalKind::terminate()).failed("signals cannot be received")?;
     let stopped = |number: i32| {
@@ -186,7 +200,7 @@ async fn show(watched: &mut WatchedJob<'_>) -> Result<Option<Box<JobEntry>>, Com
             print_text(&with_short_names(&printable(&describe_status(&last))))?;
             Ok(None)
         }
-        LastSeen::Job(entry) => Ok(Some(entry)),
+        LastSeen::Job(ended) => Ok(Some(ended)),
     }
 }
 
@@ -194,7 +208,7 @@ async fn show(watched: &mut WatchedJob<'_>) -> Result<Option<Box<JobEntry>>, Com
 enum LastSeen {
     Status(Box<StatusReport>),
     /// The job is over, and its last status was missed.
-    Job(Box<JobEntry>),
+    Job(Box<EndedJob>),
 }
 
 /// Shows the job on the terminal's other screen until it is over.
@@ -210,15 +224,10 @@ async fn show_until_over(watched: &mut WatchedJob<'_>) -> Result<LastSeen, Comma
                 }
             }
             WatchedAnswer::Silent { .. } => screen.show_silence().failed(UNWRITTEN)?,
-            WatchedAnswer::Over(entry) => return Ok(LastSeen::Job(entry)),
+            WatchedAnswer::Over(ended) => return Ok(LastSeen::Job(ended)),
         }
         tokio::time::sleep(WATCH_EVERY).await;
     }
-}
-
-/// A job of this machine, if it is over.
-fn over(job: &str) -> Option<Box<JobEntry>> {
-    find_job(Some(job)).ok().filter(|entry| entry.ended.is_some()).map(Box::new)
 }
 
 /// Why the last question has no answer.
@@ -256,17 +265,17 @@ fn without_driver(entry: &JobEntry) -> CommandFailure {
 }
 
 /// Prints the last status of a job that is over, and says how it ended.
-fn print_past(entry: &JobEntry, flags: &StatusFlags) -> Result<(), CommandFailure> {
-    let Some(end) = &entry.ended else { return Err(without_driver(entry)) };
+fn print_end(ended: &EndedJob, flags: &StatusFlags) -> Result<(), CommandFailure> {
+    let EndedJob { job, end } = ended;
     match (&end.status, flags.json) {
         (Some(status), true) => print_line(&to_json(status)?),
         (None, true) => {
-            print_line(&serde_json::json!({"job": entry.job, "result": end.result}).to_string())
+            print_line(&serde_json::json!({"job": job, "result": end.result}).to_string())
         }
         (status, false) => {
             let text = match status {
                 Some(status) => describe_status(status),
-                None => format!("job {} · result: {}", entry.job, end.result.reason),
+                None => format!("job {job} · result: {}", end.result.reason),
             };
             print_text(&with_short_names(&printable(&format!("ended at {}\n{text}", end.at))))
         }

@@ -2,22 +2,21 @@
 //! twice, first for its last job, and the trace written as it is made: neither is ever in memory as a whole.
 
 use std::io::{self, BufWriter, Write as _};
-use std::path::PathBuf;
 
 use clap::Args;
 use elastic_observe::JobTimeline;
 
 use super::event_log::read_event_log;
 use super::failure::CommandFailure;
-use super::find_job::state_dir_of;
+use super::find_job::{StateDirFlags, state_dir_of};
 use super::stdout::written;
 
 /// Flags of `timeline`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TimelineFlags {
-    /// The driver's state directory; it may be that of a job that is over [default: that of the job]
-    #[arg(env = "ELASTIC_STATE_DIR", value_name = "STATE_DIR")]
-    state_dir: Option<PathBuf>,
+    /// The driver's state directory.
+    #[command(flatten)]
+    folder: StateDirFlags,
     /// The job, by the first letters of its id as `list` shows it [default: the one that runs on this machine, else
     /// the last]
     #[arg(long, value_name = "JOB", conflicts_with = "state_dir")]
@@ -26,7 +25,7 @@ pub(crate) struct TimelineFlags {
 
 /// Prints the trace: JSON that ui.perfetto.dev opens.
 pub(crate) fn print_timeline(flags: &TimelineFlags) -> Result<(), CommandFailure> {
-    let folder = state_dir_of(flags.state_dir.as_deref(), flags.job.as_deref())?;
+    let folder = state_dir_of(flags.folder.given(), flags.job.as_deref())?;
     let job = read_event_log(&folder, "timeline", |lines| JobTimeline::last_job(lines))?;
     let print = |lines: &mut dyn Iterator<Item = String>| {
         let mut stdout = BufWriter::new(io::stdout().lock());

@@ -91,13 +91,22 @@ impl JobCondition {
     }
 }
 
+impl JobEnd {
+    /// How the job ended.
+    pub(crate) const fn condition(&self) -> JobCondition {
+        match self.result.outcome {
+            JobOutcome::Succeeded => JobCondition::Succeeded,
+            JobOutcome::Failed => JobCondition::Failed,
+            JobOutcome::Stopped => JobCondition::Stopped,
+        }
+    }
+}
+
 impl JobEntry {
     /// Whether the job runs, or how it ended.
     pub(crate) fn condition(&self) -> JobCondition {
-        match self.ended.as_ref().map(|end| end.result.outcome) {
-            Some(JobOutcome::Succeeded) => JobCondition::Succeeded,
-            Some(JobOutcome::Failed) => JobCondition::Failed,
-            Some(JobOutcome::Stopped) => JobCondition::Stopped,
+        match &self.ended {
+            Some(end) => end.condition(),
             None if self.has_process() && is_locked(&self.state_dir) => JobCondition::Running,
             None => JobCondition::DriverGone,
         }
@@ -109,7 +118,7 @@ impl JobEntry {
 }
 
 /// Whether a driver holds the lock of a state directory.
-fn is_locked(state_dir: &Path) -> bool {
+pub(crate) fn is_locked(state_dir: &Path) -> bool {
     let Ok(lock) = File::open(state_dir.join(LOCK_FILE)) else { return false };
     matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
 }

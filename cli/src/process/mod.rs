@@ -43,7 +43,7 @@ pub(crate) use driver_reach::{
     UdpAnswer, addresses_of, advice, is_answered_at, probe, route_to, short_packets_towards,
 };
 pub(crate) use event_log::{lines_of, open_log, open_log_to_go_on};
-pub(crate) use job_registry::{JobCondition, JobEntry, JobRegistry};
+pub(crate) use job_registry::{JobCondition, JobEnd, JobEntry, JobRegistry, entry_time, is_locked};
 pub(crate) use leash::read_token as read_token_from_launcher;
 pub(crate) use network::{check_interface, interface_of, ip_of};
 pub(crate) use node::{read_secret_file, run_node};

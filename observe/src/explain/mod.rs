@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::advice::{advice_for_end, advice_for_reset};
 use crate::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket};
-use crate::log::{LoggedJob, wall_clock_at};
+use crate::log::{LoggedJob, MissingBefore, after, wall_clock_at};
 
 /// The subject of an explanation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -73,15 +73,26 @@ pub enum NothingToExplain {
         /// The job.
         job: String,
     },
+    /// No generation has ended since the log begins, and the job has not failed.
+    #[error("{missing}, and no generation of job {job} has ended since")]
+    NoResetSince {
+        /// The job.
+        job: String,
+        /// What is missing.
+        missing: MissingBefore,
+    },
     /// That generation has not ended, or its end is not known any more.
     #[error(
-        "the end of generation {generation} is not on record; the generations that ended: {known}"
+        "the end of generation {generation} is not on record; the generations that ended: {known}{}",
+        after(*missing)
     )]
     UnknownGeneration {
         /// The generation.
         generation: u64,
         /// Generations that can be explained.
         known: String,
+        /// What is missing, if the log does not have the job's beginning.
+        missing: Option<MissingBefore>,
     },
 }
 
@@ -103,7 +114,7 @@ pub fn explain(
             failed
                 .map(|result| of_end(record, result))
                 .or_else(last)
-                .ok_or_else(|| NothingToExplain::NoReset { job: record.job.clone() })
+                .ok_or_else(|| no_reset(record))
         }
         ExplainRequest::Generation(generation) => {
             let account =
@@ -113,6 +124,7 @@ pub fn explain(
                 || NothingToExplain::UnknownGeneration {
                     generation,
                     known: known_generations(record),
+                    missing: record.missing_before,
                 },
             )
         }
@@ -124,6 +136,14 @@ pub fn explain_resets(ledger: &GoodputLedger, most: usize) -> Vec<Explanation> {
     let mut last: Vec<Explanation> = ledger.resets().rev().take(most).map(of_reset).collect();
     last.reverse();
     last
+}
+
+fn no_reset(record: &LoggedJob) -> NothingToExplain {
+    let job = record.job.clone();
+    match record.missing_before {
+        Some(missing) => NothingToExplain::NoResetSince { job, missing },
+        None => NothingToExplain::NoReset { job },
+    }
 }
 
 fn known_generations(record: &LoggedJob) -> String {

@@ -4,7 +4,7 @@ use elastic_driver::{DriverEvent, EventKind, ListedHost};
 use elastic_protocol::{ExitStatus, HostName, Incarnation, Term, Time};
 
 use super::*;
-use crate::log::{LoggedEntry, LoggedLine};
+use crate::log::{LoggedEntry, LoggedLine, MissingBefore};
 
 fn name(host: &str) -> HostName {
     HostName::new(host).expect("allowed")
@@ -118,8 +118,18 @@ fn what_is_not_on_record_is_said_so() {
     let record = broken(&cause, ResetWay::Abort);
     let unknown = explain(&record, None, ExplainRequest::Generation(7)).expect_err("there is none");
     assert!(unknown.to_string().ends_with("that ended: 1"), "{unknown}");
-    let nothing = LoggedJob::new("j".to_owned(), Time::ZERO);
-    assert!(explain(&nothing, None, ExplainRequest::Last).is_err());
+    let mut nothing = LoggedJob::new("j".to_owned(), Time::ZERO);
+    let error = |record: &LoggedJob, question| {
+        explain(record, None, question).expect_err("there is none").to_string()
+    };
+    let text = error(&nothing, ExplainRequest::Last);
+    assert_eq!(text, "no generation of job j has ended yet: there is nothing to explain");
+    nothing.missing_before = Some(MissingBefore(Time::ZERO));
+    let begins = "the event log begins at 1970-01-01T00:00:00Z: what came before is missing";
+    let text = error(&nothing, ExplainRequest::Last);
+    assert_eq!(text, format!("{begins}, and no generation of job j has ended since"));
+    let text = error(&nothing, ExplainRequest::Generation(7));
+    assert!(text.ends_with(&format!("that ended: none; {begins}")), "{text}");
 }
 
 #[test]

@@ -296,7 +296,11 @@ fn the_output_of_a_rank_is_that_of_its_worker_in_the_last_generation() {
 #[test]
 fn a_log_of_another_job_is_forgotten() {
     let mut record = record();
-    let entry = LoggedEntry::DriverStarted { job: "other".to_owned(), output_dir: None };
+    let entry = LoggedEntry::DriverStarted {
+        job: "other".to_owned(),
+        is_successor: false,
+        output_dir: None,
+    };
     record.handle_line(&LoggedLine { at: at(9), entry });
     assert_eq!(topic(&record.whole(at(9), None), "events"), Some(Value::Array(Vec::new())));
 }

@@ -45,7 +45,11 @@ pub(super) fn record_of(job: &DashboardJob) -> PageRecord {
             }
         }
         if is_known {
-            let entry = LoggedEntry::DriverStarted { job: job.id.clone(), output_dir: None };
+            let entry = LoggedEntry::DriverStarted {
+                job: job.id.clone(),
+                is_successor: false,
+                output_dir: None,
+            };
             record.handle_line(&LoggedLine { at: job.since, entry });
         }
     }

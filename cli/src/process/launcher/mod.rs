@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use actix::Addr;
 use elastic_driver::{Driver, LaunchFailed};
-use elastic_protocol::{HostName, Time};
+use elastic_protocol::{HostName, Time, counted};
 use elastic_runtime::restart::RestartBackoff;
 use elastic_runtime::{NodeHandle, OffloadPort};
 use nix::sys::signal::{Signal, kill};
@@ -168,7 +168,9 @@ impl Launcher {
         if timeout(within, self.all_gone()).await.is_ok() {
             return;
         }
-        tracing::warn!("{} agents did not end in time and are killed", self.running());
+        let agents = self.running();
+        let are_killed = if agents == 1 { "is killed" } else { "are killed" };
+        tracing::warn!("{} did not end in time and {are_killed}", counted(agents, "agent"));
         self.with_core(|core, _now| core.kill_all());
         // An agent that cannot be killed is not waited for.
         let _ = timeout(within, self.all_gone()).await;
