@@ -36,7 +36,7 @@ pub use self::error::{CheckpointLoadError, Damage, SaveError};
 pub use self::export::export;
 pub use self::file_system::{FileSystem, LocalFiles, SeekableRead, SyncedWrite, store_of};
 pub use self::layout::CommitLayout;
-pub use self::manifest::{FileRecord, Manifest, TensorRecord};
+pub use self::manifest::{FileRecord, MANIFEST, Manifest, TensorRecord};
 pub use self::memory_files::MemoryFiles;
 pub use self::part::{PartSummary, part_bytes, write_part};
 pub use self::read::{

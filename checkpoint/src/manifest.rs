@@ -13,7 +13,7 @@ use crate::{checksum, hex};
 const STEP_MAX: u64 = 1 << 62;
 
 /// Name of the manifest within a step's directory.
-pub(crate) const MANIFEST: &str = "manifest.json";
+pub const MANIFEST: &str = "manifest.json";
 /// Name of the manifest until its checkpoint is whole.
 pub(crate) const UNSEALED: &str = "manifest.json.partial";
 /// Version of the format.

@@ -34,6 +34,30 @@ fn run_takes_its_flags_from_a_file_and_the_command_line_goes_first() {
 }
 
 #[test]
+fn a_flag_goes_before_the_variable_of_one_that_says_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (variable, flag, size) in [
+        ("ELASTIC_NP", "--nproc-per-node=2", 2),
+        ("PET_NPROC_PER_NODE", "-n2", 2),
+        ("ELASTIC_NP", "--shutdown-timeout=1", 3),
+    ] {
+        let run = |line: &[&str]| {
+            let mut command = Command::new(binary());
+            command.args(line).args(["run", flag]).args(PROGRAM).env(variable, "3");
+            command.env("XDG_STATE_HOME", folder.path()).stdin(Stdio::null());
+            let output = command.output().expect("it runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let (ran, said) = (run(&[]), format!("size={size}"));
+        assert_eq!(ran.lines().filter(|line| line.ends_with(&said)).count(), size, "{ran}");
+        let shown = run(&["config", "show"]);
+        let note = format!("# not in force: {variable}; a flag goes first");
+        assert_eq!(shown.contains(&note), size == 2, "{shown}");
+    }
+}
+
+#[test]
 fn a_driver_and_its_agent_share_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("state");

@@ -59,6 +59,9 @@ const LINES: &[Wrong] = &[
     wrong(&["explain", "yesterday"], "yesterday"),
     wrong(&["explain", "--job", "1234"], "elastic-node list"),
     wrong(&["explain", "last", "FOLDER/none"], "event log"),
+    wrong(&["explain", "--state-dir", "FOLDER/none"], "event log"),
+    wrong(&["logs", "--state-dir", "FOLDER/none"], "event log"),
+    wrong(&["timeline", "--state-dir", "FOLDER/none"], "event log"),
     wrong(&["stop"], "no job of this user"),
     wrong(&["stop", "1234"], "elastic-node list"),
     wrong(&["drain"], "<HOST>"),
@@ -89,6 +92,8 @@ const LINES: &[Wrong] = &[
     wrong(&["run", "-n", "2", "--max-np", "9", "--shards", "8", "--", "x"], "--max-np (9)"),
     wrong(&["run", "-n", "2", "--shards", "0", "--", "x"], "at least 1"),
     wrong(&["run", "-n", "1", "--shards", "1", "--", "x"], "at least 2"),
+    wrong(&["run", "-n", "1", "--shards", "99999999999", "--", "x"], "at most 65536 shards"),
+    wrong(&["run", "-n4097", "--", "x"], "4096"),
     wrong(&[DRIVER, "driver", "--elastic-timeout", "-5", "--", "x"], "elastic-timeout"),
     wrong(&[DRIVER, "driver", "--elastic-timeout", "NaN", "--", "x"], "elastic-timeout"),
     wrong(&[DRIVER, "driver", "--hang-timeout", "0", "--", "x"], "more than 0"),
@@ -164,6 +169,7 @@ const LINES: &[Wrong] = &[
     // Files and folders.
     wrong(&[DRIVER, "driver", "--output-dir", "FOLDER/hosts", "--", "x"], "no folder"),
     wrong(&[DRIVER, "driver", "--checkpoint", "FOLDER/hosts", "--", "x"], "no folder"),
+    wrong(&["run", "--checkpoint", "FOLDER/step-0000000003", "--", "true"], "--resume"),
     wrong(&[DRIVER, "driver", "--umask", "700", "--", "x"], "027"),
     wrong(&["run", "--log-dir", "FOLDER/hosts", "--tee", "3", "--", "true"], "--log-dir"),
     wrong(&[DRIVER, "driver", "--bind", "127.0.0.1:0", "--state-dir", "FOLDER/hosts", "--", "x"], "--state-dir"),
@@ -203,6 +209,10 @@ const LINES: &[Wrong] = &[
     wrong(&["--role", "worker", "--join", "a:1", "--", "x"], "no program"),
     wrong(&[DRIVER, "driver", "--encrypt-data", "--backend", "nccl", "--", "x"], "contradict"),
     wrong(&["run", "--launcher", "join", "--", "x"], "--launcher"),
+    wrong(&["run", "-n", "2", "--nproc-per-node", "3", "--", "true"], "--nproc-per-node 3"),
+    wrong(&["run", "--grace-period", "2", "--shutdown-timeout", "3", "x.py"], "--shutdown-timeout 3"),
+    wrong(&["run", "--output-dir", "FOLDER/a", "--log-dir", "FOLDER/b", "--", "true"], "--log-dir"),
+    wrong(&["run", "--mode", "restart", "--on-divergence", "fail", "--", "true"], "--on-divergence"),
     wrong(&["run", "--node-rank", "1", "x.py"], "--nnodes"),
     wrong(&["run", "--nnodes", "2", "x.py"], "--rdzv-endpoint"),
     // From the environment.
@@ -212,6 +222,7 @@ const LINES: &[Wrong] = &[
     wrong_with(&[("ELASTIC_BIND", "a b")], &[DRIVER, "driver", "--", "x"], "a b"),
     wrong_with(&[("ELASTIC_CONFIG", "/nope")], &["run", "--", "true"], "/nope"),
     wrong_with(&[("PET_MAX_RESTARTS", "x")], &["run", "--", "true"], "PET_MAX_RESTARTS"),
+    wrong_with(&[("PATH", "/nope")], &["run", "x.py"], "PYTHON_EXEC"),
 ];
 
 fn command(folder: &Path, wrong: &Wrong) -> Command {
@@ -283,6 +294,9 @@ fn s_13_wrong_command_lines_end_with_code_2_one_error_and_a_way_out() {
     ] {
         fs::write(folder.path().join(name), text).expect("written");
     }
+    let of_step = folder.path().join("step-0000000003");
+    fs::create_dir(&of_step).expect("a folder");
+    fs::write(of_step.join("manifest.json"), "{}").expect("written");
     let faults: Vec<String> = LINES
         .iter()
         .filter_map(|wrong| {

@@ -20,7 +20,7 @@ use super::driver_plan::DashboardPlan;
 use super::output_prefix::{OutputPrefix, output_prefix};
 use super::values::{
     advertised, bytes, checkpoint_every, count, listening_address, positive_seconds, seconds,
-    slots, umask, workers,
+    shards, slots, umask, workers,
 };
 
 /// The driver's flags. An absent flag means its default, which `plan_driver` and `plan_run` fill in.
@@ -52,7 +52,7 @@ pub(crate) struct DriverFlags {
     pub(crate) max_np: Option<u32>,
     /// Logical shards of each step's global batch, for the life of the job: with them results do not depend on the number of
     /// workers, of whom there are at most as many [default: what the program says]
-    #[arg(long, env = "ELASTIC_SHARDS", value_name = "N", value_parser = workers)]
+    #[arg(long, env = "ELASTIC_SHARDS", value_name = "N", value_parser = shards)]
     pub(crate) shards: Option<u32>,
     /// The fixed list of hosts with their slots: a:2,b:2
     #[arg(short = 'H', long, env = "ELASTIC_HOSTS", value_name = "HOSTS")]

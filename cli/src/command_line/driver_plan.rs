@@ -1,13 +1,16 @@
 //! Turns the driver's flags into a plan: fills in defaults, and refuses contradictions with the flag and a remedy.
 //! Called by `main`.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use elastic_agent::host;
+use elastic_checkpoint::MANIFEST;
 use elastic_driver::{
-    CheckpointEvery, CheckpointSettings, DriverConfig, HealthCheck, InvalidDriverConfig, ResumeFrom,
+    CheckpointEvery, CheckpointSettings, DriverConfig, ElasticMode, HealthCheck,
+    InvalidDriverConfig, OnDivergence, ResumeFrom,
 };
 use elastic_gpu::Backend;
 use elastic_host_manager::{HostManagerConfig, HostSlots, HostSource};
@@ -256,12 +259,21 @@ fn driver_config(
 ) -> Result<DriverConfig, CommandFailure> {
     check_folder(start, "--output-dir", flags.output_dir.as_deref())?;
     check_folder(start, "--checkpoint", flags.checkpoint.as_deref())?;
+    start.needs(check_no_step(flags.checkpoint.as_deref()))?;
     let output_dir = flags.output_dir.as_ref().map(|folder| {
         folder.to_str().map(ToOwned::to_owned).ok_or_else(|| {
             CommandFailure::usage(format!("--output-dir {} is not UTF-8", folder.display()))
                 .hint("give a folder whose name is UTF-8: it is told to agents of other machines")
         })
     });
+    let repairs = matches!(flags.on_divergence, Some(OnDivergence::Repair | OnDivergence::Fail));
+    if repairs && flags.mode == Some(ElasticMode::Restart) {
+        return Err(CommandFailure::usage("--on-divergence and --mode restart contradict each other")
+            .hint(
+                "replicas are compared where programs use the library, and --mode restart runs those that do not: \
+                 leave one of both out",
+            ));
+    }
     let backend = match (flags.encrypt_data, flags.backend) {
         (true, Some(Backend::Nccl)) => {
             return Err(CommandFailure::usage(
@@ -345,14 +357,13 @@ fn checkpoints(flags: &DriverFlags) -> Result<Option<CheckpointSettings>, Comman
         None | Some("auto") => ResumeFrom::Auto,
         Some("never") => ResumeFrom::Never,
         Some(folder) => {
-            let of_step = Path::new(folder).file_name().and_then(|name| name.to_str());
-            if !of_step.is_some_and(|name| name.starts_with("step-")) {
+            let Some(of_step) = step_folder(Path::new(folder)) else {
                 return Err(CommandFailure::usage(format!(
                     "--resume {folder}: neither auto, nor never, nor the folder of a step"
                 ))
                 .hint("such as --resume FOLDER/step-0000000500; `elastic-node checkpoint list FOLDER` shows them"));
-            }
-            ResumeFrom::Exactly(absolute("--resume", Path::new(folder))?)
+            };
+            ResumeFrom::Exactly(absolute("--resume", &of_step)?)
         }
     };
     Ok(Some(CheckpointSettings {
@@ -362,6 +373,29 @@ fn checkpoints(flags: &DriverFlags) -> Result<Option<CheckpointSettings>, Comman
         bytes_per_s: flags.checkpoint_bandwidth,
         resume,
     }))
+}
+
+/// The folder of a step: the path, or what a link of another name leads to.
+fn step_folder(path: &Path) -> Option<PathBuf> {
+    let is_step = |path: &Path| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|it| it.starts_with("step-"))
+    };
+    let linked = || Some(path.parent()?.join(fs::read_link(path).ok()?));
+    Some(path.to_owned()).filter(|path| is_step(path)).or_else(|| linked().filter(|it| is_step(it)))
+}
+
+/// Refuses the folder of a step as that of all checkpoints: they would be stored in a checkpoint, and none would be found.
+fn check_no_step(folder: Option<&Path>) -> Result<(), CommandFailure> {
+    let Some(folder) = folder.filter(|folder| folder.join(MANIFEST).is_file()) else {
+        return Ok(());
+    };
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let (above, step) = (absolute.parent().unwrap_or(&absolute).display(), folder.display());
+    let message = format!("--checkpoint {step} is the checkpoint of one step");
+    Err(CommandFailure::usage(message).hint(format!(
+        "give the folder of all of them, --checkpoint {above}: a job goes on from the newest one; to go on \
+         from this step, add --resume {step}"
+    )))
 }
 
 /// Refuses a flag's path that is something else than a folder, at the beginning of a job.
@@ -409,6 +443,18 @@ mod tests {
 
     fn refused(flags: &DriverFlags) -> String {
         plan_driver(flags, &program()).expect_err("a contradiction").to_string()
+    }
+
+    #[test]
+    fn a_link_to_the_folder_of_a_step_is_that_step() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        for (link, target) in [("latest", "step-0000000005"), ("runs", "run-7")] {
+            std::os::unix::fs::symlink(target, at(link)).expect("a link");
+        }
+        assert_eq!(step_folder(&at("step-0000000003")), Some(at("step-0000000003")));
+        assert_eq!(step_folder(&at("latest")), Some(at("step-0000000005")));
+        assert_eq!([step_folder(&at("runs")), step_folder(&at("none"))], [None, None]);
     }
 
     #[test]

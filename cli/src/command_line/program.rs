@@ -32,7 +32,10 @@ pub(super) fn is_no_python(program: &Path) -> bool {
 /// Refuses a command whose program or script this machine does not have. `argv` is the whole command.
 pub(super) fn check_program(argv: &[String], is_python: bool) -> Result<(), CommandFailure> {
     let Some(program) = argv.first() else { return Ok(()) };
-    check_executable(program)?;
+    check_executable(program).map_err(|failure| match is_python && !program.contains('/') {
+        true => failure.hint("add the folder of Python to PATH, or name Python in PYTHON_EXEC"),
+        false => failure,
+    })?;
     // Python, `-u`, and the script.
     let script = argv.get(2).filter(|word| is_python && !word.starts_with('-'));
     let Some(script) = script else { return Ok(()) };

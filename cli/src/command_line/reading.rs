@@ -8,7 +8,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use elastic_protocol::environment;
 
 use super::arguments::{CommandLine, ProgramCommand, Role};
-use super::config::{FileSettings, file_settings};
+use super::config::{FileSettings, file_settings, without_set_aside};
 use super::failure::CommandFailure;
 use super::help::{asks_for_short_help, with_short_help};
 use super::nearest::nearest;
@@ -44,16 +44,48 @@ pub(crate) fn read() -> Result<CommandLine, CommandFailure> {
     Ok(cli)
 }
 
-/// Parses the arguments, with the values of `--config` beneath them.
+/// Parses the arguments, with the values of `--config` beneath them. A flag goes before the variable of one that says the
+/// same.
 pub(super) fn with_file(
     command: &clap::Command,
     arguments: &[OsString],
     refused: impl Fn(clap::Error) -> CommandFailure,
 ) -> Result<(ArgMatches, Option<FileSettings>), CommandFailure> {
+    let arguments = &with_values_apart(command, arguments);
+    let command = &without_set_aside(command, arguments)?;
     let matches = command.clone().try_get_matches_from(arguments).map_err(&refused)?;
     let Some(settings) = file_settings(command, &matches)? else { return Ok((matches, None)) };
     let matches = settings.beneath(command.clone()).try_get_matches_from(arguments);
     Ok((matches.map_err(&refused)?, Some(settings)))
+}
+
+/// The arguments of `run` with `-n4` and `-n=4` as `--np=4`: clap takes a short flag for the program where its value begins
+/// with a letter that is no flag.
+fn with_values_apart(command: &clap::Command, arguments: &[OsString]) -> Vec<OsString> {
+    let mut arguments = arguments.to_vec();
+    while let Some((at, apart)) = value_apart(command, &arguments) {
+        arguments[at] = apart;
+    }
+    arguments
+}
+
+/// The place of a short flag of `run` that clap takes for the program, and what it means.
+fn value_apart(command: &clap::Command, arguments: &[OsString]) -> Option<(usize, OsString)> {
+    let matches = command.clone().try_get_matches_from(arguments).ok()?;
+    let run = matches.subcommand_matches("run")?;
+    let program = run.get_many::<String>("program")?;
+    let at = arguments.len().checked_sub(program.len())?;
+    if arguments[at - 1] == "--" {
+        return None;
+    }
+    let mut letters = arguments[at].to_str()?.strip_prefix('-')?.chars();
+    let short = letters.next()?;
+    let mut flags = command.find_subcommand("run")?.get_arguments();
+    let flag =
+        flags.find(|flag| flag.get_short() == Some(short) && flag.get_action().takes_values())?;
+    let value = letters.as_str();
+    let value = value.strip_prefix('=').unwrap_or(value);
+    Some((at, format!("--{}={value}", flag.get_long()?).into()))
 }
 
 /// Notes the settings of a file, for the list of jobs.
@@ -240,6 +272,7 @@ fn check_role(matches: &ArgMatches, role: Option<Role>) -> Result<(), CommandFai
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
@@ -325,6 +358,25 @@ mod tests {
         assert!(check("elastic-node run -n 2 -u train.py").is_err(), "a flag of Python");
         assert!(check("elastic-node run -n 2 -- -x").is_ok(), "a program of that name");
         assert!(check("elastic-node run -n 2 train.py --min-npp 1").is_ok(), "the script's own");
+    }
+
+    #[test]
+    fn a_value_may_stand_right_behind_a_short_flag_of_run() {
+        let apart = |line: &str| {
+            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            let apart = with_values_apart(&CommandLine::command(), &arguments);
+            apart.join(OsStr::new(" ")).to_string_lossy().into_owned()
+        };
+        for (line, means) in [
+            ("run -n4 x.py -n5", "run --np=4 x.py -n5"),
+            ("run -n=4 -Ha:2 -- x -n5", "run --np=4 --hosts=a:2 -- x -n5"),
+            ("run -n 4 -r3 x.py", "run -n 4 --redirects=3 x.py"),
+            ("run -- -n4", "run -- -n4"),
+            ("run -u x.py", "run -u x.py"),
+            ("--role driver -n4 -- x", "--role driver -n4 -- x"),
+        ] {
+            assert_eq!(apart(&format!("elastic-node {line}")), format!("elastic-node {means}"));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Parsers of flag values: seconds, counts and addresses. Called by clap.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::num::IntErrorKind;
 use std::time::Duration;
 
 use elastic_driver::CheckpointEvery;
@@ -69,29 +70,36 @@ pub(crate) fn umask(text: &str) -> Result<FileUmask, String> {
     })
 }
 
-/// Parses a positive number of workers or slots.
+/// Parses a positive number.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
-    match text.trim().parse() {
-        Ok(0) => Err("it must be at least 1".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err(format!("{text:?} is not a whole number of at least 1")),
-    }
+    at_most(u32::MAX, text, || format!("it must be at most {}", u32::MAX))
 }
 
 /// Parses a number of slots of a host.
 pub(crate) fn slots(text: &str) -> Result<u32, String> {
-    match count(text)? {
-        slots if slots > SLOTS_MAX => Err(format!("a host has at most {SLOTS_MAX} slots")),
-        slots => Ok(slots),
-    }
+    at_most(SLOTS_MAX, text, || format!("a host has at most {SLOTS_MAX} slots"))
 }
 
 /// Parses a number of workers.
 pub(crate) fn workers(text: &str) -> Result<u32, String> {
     const MAX: u32 = Assignment::WORLD_SIZE_MAX as u32;
-    match count(text)? {
-        workers if workers > MAX => Err(format!("a job has at most {MAX} workers")),
-        workers => Ok(workers),
+    at_most(MAX, text, || format!("a job has at most {MAX} workers"))
+}
+
+/// Parses a number of shards.
+pub(crate) fn shards(text: &str) -> Result<u32, String> {
+    const MAX: u32 = Assignment::WORLD_SIZE_MAX as u32;
+    at_most(MAX, text, || format!("a job has at most {MAX} shards"))
+}
+
+/// Parses a positive number up to a limit.
+fn at_most(max: u32, text: &str, too_many: impl Fn() -> String) -> Result<u32, String> {
+    match text.trim().parse::<u32>() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(number) if number <= max => Ok(number),
+        Ok(_) => Err(too_many()),
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => Err(too_many()),
+        Err(_) => Err(format!("{text:?} is not a whole number of at least 1")),
     }
 }
 

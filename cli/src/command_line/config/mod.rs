@@ -1,12 +1,15 @@
-//! The file of `--config` (`file`, `settings`), the flags that it may set (`tables`), its errors (`error`), and
-//! `config show` (`show`, `shown_flag`). Called by `reading` and `main`.
+//! The file of `--config` (`file`, `settings`), the flags that it may set (`tables`), its errors (`error`), the
+//! order of flags that say the same thing (`precedence`), and `config show` (`show`, `shown_flag`). Called by `reading` and `main`.
 
 mod error;
 mod file;
+mod precedence;
 mod settings;
 mod show;
 mod shown_flag;
 mod tables;
+
+use std::ffi::OsString;
 
 use clap::{ArgMatches, Args, Command, Subcommand};
 
@@ -36,6 +39,18 @@ pub(super) fn file_settings(
     matches: &ArgMatches,
 ) -> Result<Option<FileSettings>, CommandFailure> {
     Ok(settings::file_settings(command, matches)?)
+}
+
+/// The command without the variables that the command line sets aside.
+///
+/// # Errors
+/// Two flags on the command line contradict each other.
+pub(super) fn without_set_aside(
+    command: &Command,
+    arguments: &[OsString],
+) -> Result<Command, CommandFailure> {
+    let aside = precedence::set_aside(command, arguments)?;
+    Ok(precedence::without_variables(command.clone(), &|id| aside.iter().any(|it| it == id)))
 }
 
 /// Runs `config`.

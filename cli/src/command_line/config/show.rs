@@ -1,15 +1,16 @@
 //! `config show`: the values of flags in force, as TOML that `--config` reads or as JSON, each with its origin. Called
 //! by `run_config`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
-use clap::{Args, CommandFactory as _};
+use clap::{Arg, Args, CommandFactory as _};
 use serde_json::{Map, Value, json};
 
 use super::super::arguments::CommandLine;
 use super::super::failure::CommandFailure;
 use super::super::reading::with_file;
 use super::super::stdout::print;
+use super::precedence::set_aside;
 use super::settings::{FileSettings, table_of};
 use super::shown_flag::{ShownFlag, read_flag};
 use super::tables::ConfigTable;
@@ -34,6 +35,8 @@ struct ShownConfig {
     table: ConfigTable,
     settings: Option<FileSettings>,
     flags: Vec<ShownFlag>,
+    /// Variables that are set, and that a flag sets aside.
+    variables_aside: Vec<String>,
 }
 
 /// Prints the values in force.
@@ -64,7 +67,13 @@ fn resolve(words: &[OsString]) -> Result<ShownConfig, CommandFailure> {
     };
     let flags = table.settable(&command).into_iter();
     let flags = flags.map(|flag| read_flag(flag, matches, settings.as_ref())).collect();
-    Ok(ShownConfig { table, settings, flags })
+    let aside = set_aside(&command, &line)?;
+    let of_aside = table.settable(&command).into_iter();
+    let of_aside = of_aside.filter(|flag| aside.iter().any(|id| flag.get_id() == id.as_str()));
+    let is_set = |variable: &&OsStr| std::env::var_os(variable).is_some();
+    let variables = of_aside.filter_map(Arg::get_env).filter(is_set);
+    let variables_aside = variables.map(|it| it.to_string_lossy().into_owned()).collect();
+    Ok(ShownConfig { table, settings, flags, variables_aside })
 }
 
 fn names_command_or_role(command: &clap::Command, words: &[OsString]) -> bool {
@@ -97,6 +106,9 @@ fn as_toml(shown: &ShownConfig) -> String {
             setting.flag, setting.at
         );
         text.push_str(&line);
+    }
+    for variable in &shown.variables_aside {
+        text.push_str(&format!("# not in force: {variable}; a flag goes first\n"));
     }
     let unset: Vec<&ShownFlag> = shown.flags.iter().filter(|it| it.toml().is_none()).collect();
     if !unset.is_empty() {

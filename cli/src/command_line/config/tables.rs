@@ -19,12 +19,15 @@ pub(super) enum ConfigTable {
 /// Flags that only the command line and the environment may set, by id.
 const OF_COMMAND_LINE: [&str; 2] = ["config", "role"];
 
-/// Groups of flags, by id, that say the same thing or exclude each other. One of them on the command line or in the
-/// environment sets aside the others in a file.
+/// The flags, by id, that name hosts or who knows them.
+pub(super) const OF_HOSTS: [&str; 4] = ["hosts", "hostfile", "host_discovery_script", "discovery"];
+
+/// Groups of flags, by id, that say the same thing or exclude each other. One of them on the command line sets aside the
+/// variables of the others, and one on the command line or in the environment the others in a file.
 const ALTERNATIVES: [&[&str]; 9] = [
     &["np", "nproc_per_node"],
     &["grace_period", "shutdown_timeout"],
-    &["hosts", "hostfile", "host_discovery_script", "discovery"],
+    &OF_HOSTS,
     &["output_dir", "log_dir"],
     &["output_prefix", "log_line_prefix_template"],
     &["rdzv_endpoint", "master_addr"],
@@ -102,6 +105,11 @@ pub(super) fn is_called(flag: &Arg, key: &str) -> bool {
 /// Whether the flag takes no value on a command line.
 pub(super) fn is_switch(flag: &Arg) -> bool {
     matches!(flag.get_action(), ArgAction::SetTrue)
+}
+
+/// Whether other flags say the same as the flag of that id, or exclude it.
+pub(super) fn is_alternative(id: &str) -> bool {
+    ALTERNATIVES.iter().any(|group| group.contains(&id))
 }
 
 /// The flags that a flag sets aside, itself among them, by id.
