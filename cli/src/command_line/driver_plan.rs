@@ -177,7 +177,8 @@ fn plan_here(run: &RunFlags) -> Result<DriverPlan, CommandFailure> {
 /// `--log-dir` is no folder, and a job begins.
 pub(super) fn of_torch(plan: &mut DriverPlan, torch: TorchPlan) -> Result<(), CommandFailure> {
     check_folder(plan.start, "--log-dir", torch.log_dir.as_deref())?;
-    plan.config.max_job_restarts = torch.max_job_restarts.or(plan.config.max_job_restarts);
+    // The flag of that name goes before torchrun's `--max-restarts`.
+    plan.config.max_job_restarts = plan.config.max_job_restarts.or(torch.max_job_restarts);
     plan.config.run_id = torch.run_id.or(plan.config.run_id.take());
     let OutputSettings { directory, prefix, umask, .. } = std::mem::take(&mut plan.config.output);
     let prefix = torch.output.prefix.clone().or(prefix);
@@ -479,6 +480,22 @@ mod tests {
         let name = HostName::new("localhost").expect("a literal");
         assert_eq!(plan.hosts.source, HostSource::Fixed(vec![HostSlots { name, slots: 4 }]));
         assert_eq!((plan.launcher, plan.bind.port()), (LauncherKind::Local, 0));
+    }
+
+    #[test]
+    fn the_job_s_limit_of_failures_goes_before_that_of_torchrun() {
+        let limit = |max_job_restarts| {
+            let driver = DriverFlags {
+                max_restarts: Some(3),
+                max_job_restarts,
+                np: Some(1),
+                ..DriverFlags::default()
+            };
+            let (torch, program) = (TorchFlags::default(), vec!["train.py".to_owned()]);
+            let run = RunFlags { driver, torch, program, is_behind_dashes: false };
+            plan_here(&run).expect("nothing to refuse").config.max_job_restarts
+        };
+        assert_eq!([limit(None), limit(Some(5))], [Some(3), Some(5)]);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(crate) async fn readmit_host(flags: &HostFlags) -> Result<(), CommandFailure
             let status = ask(job, access, ClientRequest::Status).await?;
             let is_unknown = |status: &StatusReport| status.hosts.iter().all(|it| it.name != host);
             if matches!(&status, ClientResponse::Status(status) if is_unknown(status)) {
-                return Err(refused(format!("this job has no host {host}")));
+                return Err(refused(format!("the job has no host {host}")));
             }
             format!("host {host} is neither drained nor blacklisted")
         }

@@ -32,6 +32,7 @@ pub(crate) fn flag_variables() -> Vec<OsString> {
 pub(crate) fn read() -> Result<CommandLine, CommandFailure> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let command = with_short_help(CommandLine::command(), asks_for_short_help(&arguments));
+    let arguments = with_values_apart(&command, arguments);
     let (matches, from_file) = with_file(&command, &arguments, |error| {
         unknown_command(&error)
             .or_else(|| not_unicode(&error, &arguments))
@@ -51,7 +52,6 @@ pub(super) fn with_file(
     arguments: &[OsString],
     refused: impl Fn(clap::Error) -> CommandFailure,
 ) -> Result<(ArgMatches, Option<FileSettings>), CommandFailure> {
-    let arguments = &with_values_apart(command, arguments);
     let command = &without_set_aside(command, arguments)?;
     let matches = command.clone().try_get_matches_from(arguments).map_err(&refused)?;
     let Some(settings) = file_settings(command, &matches)? else { return Ok((matches, None)) };
@@ -61,8 +61,10 @@ pub(super) fn with_file(
 
 /// The arguments of `run` with `-n4` and `-n=4` as `--np=4`: clap takes a short flag for the program where its value begins
 /// with a letter that is no flag.
-fn with_values_apart(command: &clap::Command, arguments: &[OsString]) -> Vec<OsString> {
-    let mut arguments = arguments.to_vec();
+pub(super) fn with_values_apart(
+    command: &clap::Command,
+    mut arguments: Vec<OsString>,
+) -> Vec<OsString> {
     while let Some((at, apart)) = value_apart(command, &arguments) {
         arguments[at] = apart;
     }
@@ -364,7 +366,7 @@ mod tests {
     fn a_value_may_stand_right_behind_a_short_flag_of_run() {
         let apart = |line: &str| {
             let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            let apart = with_values_apart(&CommandLine::command(), &arguments);
+            let apart = with_values_apart(&CommandLine::command(), arguments);
             apart.join(OsStr::new(" ")).to_string_lossy().into_owned()
         };
         for (line, means) in [

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::arguments::CommandLine;
 use super::super::failure::CommandFailure;
-use super::super::reading::with_file;
+use super::super::reading::{with_file, with_values_apart};
 use super::super::stdout::print;
 use super::precedence::set_aside;
 use super::settings::{FileSettings, table_of};
@@ -58,7 +58,7 @@ fn resolve(words: &[OsString]) -> Result<ShownConfig, CommandFailure> {
         // Wrong as it stands: it may be `run` without its name, with a program.
         Err(_) => !names_command_or_role(&command, words),
     };
-    let line = line(words, is_run.then_some("run"));
+    let line = with_values_apart(&command, line(words, is_run.then_some("run")));
     let (matches, settings) = with_file(&command, &line, |error| error.exit())?;
     let Some((table, matches)) = table_of(&matches) else {
         let typed = matches.subcommand_name().unwrap_or_default();
