@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use elastic_agent::host;
 use elastic_protocol::HostName;
-use elastic_protocol::messages::NodeCommand;
+use elastic_protocol::messages::JobCommand;
 
 use super::arguments::RoleArguments;
 use super::failure::{CommandFailure, ResultExt};
@@ -107,7 +107,7 @@ pub(crate) struct WorkerPlan {
     /// The name of the job to join (`--rdzv-id`), if one was given.
     pub(crate) run_id: Option<String>,
     /// What the command says about the job, if it is given on each of the job's hosts (`--nnodes`).
-    pub(crate) nodes: Option<NodeCommand>,
+    pub(crate) nodes: Option<JobCommand>,
     /// The network interface by which other hosts reach this one, if one was named.
     pub(crate) interface: Option<String>,
     /// Timeout for finding a driver.

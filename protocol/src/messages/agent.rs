@@ -56,7 +56,7 @@ impl fmt::Display for NodeCount {
 /// What the command of a host says about the whole job, where the job is started by the same command on each of its hosts (`run
 /// --nnodes`). A host whose command says another thing is refused.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct NodeCommand {
+pub struct JobCommand {
     /// The number of hosts.
     pub count: NodeCount,
     /// Digests of the program and of flags, by their names. Empty once a driver has welcomed the host: it is part of the job then,
@@ -64,7 +64,7 @@ pub struct NodeCommand {
     pub settings: BTreeMap<String, u64>,
 }
 
-impl NodeCommand {
+impl JobCommand {
     /// The digest of a setting, over its encoding in messages. All values that cannot be encoded have the same.
     pub fn digest(setting: &impl Serialize) -> u64 {
         postcard::to_allocvec(setting).map_or(0, |bytes| xxh3_64(&bytes))
@@ -88,7 +88,7 @@ pub enum AgentToDriver {
         /// The name of the job that the host was told to join (`--rdzv-id`), if it was told one.
         run_id: Option<String>,
         /// What its command says about the job, if the job is started on each of its hosts.
-        nodes: Option<NodeCommand>,
+        nodes: Option<JobCommand>,
         /// Processes that still live; empty on first contact.
         live: Vec<LiveWorker>,
     },

@@ -22,7 +22,7 @@ mod worker;
 
 pub use crate::output::{FileUmask, OutputSettings};
 pub use agent::{
-    AgentToDriver, DriverToAgent, HealthFailure, LibraryTrace, LiveWorker, NodeCommand, NodeCount,
+    AgentToDriver, DriverToAgent, HealthFailure, JobCommand, LibraryTrace, LiveWorker, NodeCount,
     ProcessPlace, ProgramError, StoppedBy,
 };
 pub use checkpoint::{CheckpointOrder, CheckpointReport, CheckpointSource, LastCheckpoint};

@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, DriverToAgent, LaneStatus, LibraryTrace, LiveWorker, NodeCommand, OutputSettings,
+    AgentToDriver, DriverToAgent, JobCommand, LaneStatus, LibraryTrace, LiveWorker, OutputSettings,
 };
 use elastic_protocol::{Deadlines, ExitStatus, HostName, JobId, ProgramSpec, Term, Time, WorkerId};
 
@@ -55,7 +55,7 @@ pub struct AgentSettings {
     pub run_id: Option<String>,
     /// What the command of this host says about the job, if the job is started on each of its hosts (`--nnodes`). A driver of a
     /// job with another command refuses the host. Default: none.
-    pub nodes: Option<NodeCommand>,
+    pub nodes: Option<JobCommand>,
     /// Timeout for the first `AcceptedWelcome`. Default: [`Deadlines::elastic`]'s default, 600 s.
     pub join_within: Duration,
 }

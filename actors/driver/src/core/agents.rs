@@ -45,7 +45,7 @@ impl DriverCore {
                     );
                     return self.refuse(from, host, &reason);
                 }
-                if let Some(reason) = nodes.and_then(|nodes| self.config.refuses_node(&nodes)) {
+                if let Some(reason) = nodes.and_then(|nodes| self.config.refuses_command(&nodes)) {
                     return self.refuse(from, host, &reason);
                 }
                 let (node, deadline) = (from.clone(), now);

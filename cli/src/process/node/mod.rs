@@ -63,7 +63,7 @@ pub(crate) fn run_node(mut plan: NodePlan, log: &str) -> Result<(), CommandFailu
                 host: name,
                 slots: plan.slots,
                 role: plan.role,
-                nodes: plan.driver.config.node_command(),
+                nodes: plan.driver.config.job_command(),
                 run_id: plan.driver.config.run_id,
                 interface: plan.interface,
                 patience: plan.patience,

@@ -150,7 +150,7 @@ impl DriverCore {
         if self.round.stamp() != Some(stamp) {
             return self.drop_message();
         }
-        let hint = "`elastic-node checkpoint verify` shows what is wrong with each; --resume STEP takes another one, and \
+        let hint = "`elastic-node checkpoint verify` shows what is wrong with each; --resume FOLDER/STEP takes another one, and \
                     --resume never none";
         self.fail(now, &shorten(reason), Some(hint));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, LibraryTrace, LiveWorker, NodeCommand, NodeCount, WorkerToDriver,
+    AgentToDriver, Ballot, JobCommand, LibraryTrace, LiveWorker, NodeCount, WorkerToDriver,
 };
 use elastic_protocol::{
     ExitStatus, Incarnation, JobOutcome, NodeId, NodeName, ResetCause, WorkerId,
@@ -467,7 +467,7 @@ fn t_11_a_host_that_was_told_to_join_another_job_is_refused() {
 fn t_2_a_host_that_was_told_another_number_of_hosts_is_refused_with_both() {
     let two = NodeCount { min: 2, max: 2 };
     let mut cluster = two_by_two(|config| config.nodes = Some(two));
-    let of = |count| NodeCommand { count, settings: BTreeMap::new() };
+    let of = |count| JobCommand { count, settings: BTreeMap::new() };
     let told = [None, Some(of(two)), Some(of(NodeCount { min: 2, max: 4 }))];
     for (number, (nodes, refused)) in told.into_iter().zip([0, 0, 1]).enumerate() {
         let name = NodeName::Agent(host(&format!("c{number}")));
@@ -489,7 +489,7 @@ fn t_2_a_host_whose_command_has_another_program_or_other_flags_is_refused_with_t
     let command = |change: fn(&mut DriverConfig)| {
         let mut config = cluster.core.config.clone();
         change(&mut config);
-        config.node_command()
+        config.job_command()
     };
     // The last one has been welcomed before, and says no settings any more.
     let commands = [
@@ -508,7 +508,7 @@ fn t_2_a_host_whose_command_has_another_program_or_other_flags_is_refused_with_t
             }),
             Some("another --shards and another program than"),
         ),
-        (Some(NodeCommand { count: two, settings: BTreeMap::new() }), None),
+        (Some(JobCommand { count: two, settings: BTreeMap::new() }), None),
     ];
     for (number, (nodes, refused)) in commands.into_iter().enumerate() {
         let name = NodeName::Agent(host(&format!("c{number}")));

@@ -110,7 +110,7 @@ impl Cluster {
         node: &NodeId,
         slots: u32,
         live: Vec<LiveWorker>,
-        (run_id, nodes): (Option<&str>, Option<NodeCommand>),
+        (run_id, nodes): (Option<&str>, Option<JobCommand>),
     ) {
         let NodeName::Agent(name) = &node.name else { return };
         self.core.handle_link(self.now, node, &LinkEvent::Up);

@@ -14,7 +14,7 @@ use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{
     AgentToDriver, Ballot, CheckpointOrder, CheckpointSource, DriverToAgent, DriverToWorker,
-    FormationTable, JobPhase, KnownDrivers, LibraryTrace, LiveWorker, NodeCommand, Placement,
+    FormationTable, JobCommand, JobPhase, KnownDrivers, LibraryTrace, LiveWorker, Placement,
     ProcessActivity, ProcessSight, ProgramError, ReportedValues, StoppedBy, SyncPlan,
     UnreachableHost, Vote, WorkerToDriver,
 };

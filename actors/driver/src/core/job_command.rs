@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use elastic_protocol::counted;
-use elastic_protocol::messages::NodeCommand;
+use elastic_protocol::messages::JobCommand;
 
 use super::DriverCore;
 use super::config::DriverConfig;
@@ -17,32 +17,32 @@ const PROGRAM: &str = "program";
 impl DriverConfig {
     /// What this command says about the whole job; none if the job is not started on each of its hosts. Not part of it: the number of
     /// workers, which follows from each host's slots, and the limits of waits.
-    pub fn node_command(&self) -> Option<NodeCommand> {
+    pub fn job_command(&self) -> Option<JobCommand> {
         let count = self.nodes?;
         let of_flags = [
-            ("--shards", NodeCommand::digest(&self.shards)),
-            ("--reset-limit", NodeCommand::digest(&self.reset_limit)),
-            ("--max-restarts", NodeCommand::digest(&(self.max_restarts, self.max_job_restarts))),
-            ("--health-check", NodeCommand::digest(&self.health_check)),
-            ("--on-failure", NodeCommand::digest(&self.on_failure)),
-            ("--on-total-loss", NodeCommand::digest(&self.on_total_loss)),
-            ("--on-hang", NodeCommand::digest(&self.on_hang)),
-            ("--hang-timeout", NodeCommand::digest(&self.hang_timeout)),
-            ("--on-straggler", NodeCommand::digest(&self.on_straggler)),
-            ("--on-divergence", NodeCommand::digest(&self.on_divergence)),
-            ("--checkpoint", NodeCommand::digest(&self.checkpoint)),
-            ("--mode", NodeCommand::digest(&self.mode)),
-            ("--encrypt-data", NodeCommand::digest(&self.encrypt_data)),
-            ("--data-plane", NodeCommand::digest(&self.data_plane)),
-            (PROGRAM, NodeCommand::digest(&without_interpreter(&self.program.argv))),
+            ("--shards", JobCommand::digest(&self.shards)),
+            ("--reset-limit", JobCommand::digest(&self.reset_limit)),
+            ("--max-restarts", JobCommand::digest(&(self.max_restarts, self.max_job_restarts))),
+            ("--health-check", JobCommand::digest(&self.health_check)),
+            ("--on-failure", JobCommand::digest(&self.on_failure)),
+            ("--on-total-loss", JobCommand::digest(&self.on_total_loss)),
+            ("--on-hang", JobCommand::digest(&self.on_hang)),
+            ("--hang-timeout", JobCommand::digest(&self.hang_timeout)),
+            ("--on-straggler", JobCommand::digest(&self.on_straggler)),
+            ("--on-divergence", JobCommand::digest(&self.on_divergence)),
+            ("--checkpoint", JobCommand::digest(&self.checkpoint)),
+            ("--mode", JobCommand::digest(&self.mode)),
+            ("--encrypt-data", JobCommand::digest(&self.encrypt_data)),
+            ("--data-plane", JobCommand::digest(&self.data_plane)),
+            (PROGRAM, JobCommand::digest(&without_interpreter(&self.program.argv))),
         ];
         let settings = of_flags.into_iter().map(|(name, digest)| (name.to_owned(), digest));
-        Some(NodeCommand { count, settings: settings.collect() })
+        Some(JobCommand { count, settings: settings.collect() })
     }
 
     /// The reason to refuse a host with this command; none if it says the same, as far as it says anything.
-    pub(crate) fn refuses_node(&self, theirs: &NodeCommand) -> Option<String> {
-        let ours = self.node_command()?;
+    pub(crate) fn refuses_command(&self, theirs: &JobCommand) -> Option<String> {
+        let ours = self.job_command()?;
         if ours.count != theirs.count {
             return Some(format!(
                 "this job has --nnodes {}, and this host was told --nnodes {}: give the same on every node",
