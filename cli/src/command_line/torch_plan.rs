@@ -104,6 +104,17 @@ pub(super) fn conf_value(torch: &TorchFlags, key: &str) -> Result<Option<String>
     Ok(entries.iter().find(|(it, _)| *it == key).map(|(_, value)| (*value).to_owned()))
 }
 
+/// The flags, by id, that say the same as a key of this `--rdzv-conf`.
+pub(super) fn flags_of_conf(conf: &str) -> Vec<&'static str> {
+    let entries = conf_entries(conf).unwrap_or_default();
+    let flags = entries.into_iter().filter_map(|(key, _)| match key {
+        "join_timeout" | "timeout" => Some("elastic_timeout"),
+        "last_call_timeout" => Some("last_call_timeout"),
+        _ => None,
+    });
+    flags.collect()
+}
+
 /// Reads the timeouts in `--rdzv-conf`.
 fn read_conf(conf: &str, flags: &mut DriverFlags) -> Result<(), CommandFailure> {
     for (key, value) in conf_entries(conf)? {

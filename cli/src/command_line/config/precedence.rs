@@ -8,6 +8,7 @@ use clap::{Arg, ArgMatches, Command};
 
 use super::super::failure::CommandFailure;
 use super::super::torch_flags::Nodes;
+use super::super::torch_plan::flags_of_conf;
 use super::settings::table_of;
 use super::tables::{OF_HOSTS, alternatives, is_alternative};
 
@@ -17,6 +18,9 @@ const PAIRS: [([&str; 2], &str); 3] = [
     (["grace_period", "shutdown_timeout"], "both say how long a worker has to end"),
     (["output_dir", "log_dir"], "both name the folder of the workers' output"),
 ];
+
+/// torchrun's flag of several settings, some of which are flags of their own.
+const CONF: &str = "rdzv_conf";
 
 /// What is typed on a command line.
 struct Typed {
@@ -80,7 +84,8 @@ pub(super) fn set_aside(
         }
     }
     let typed_ids = typed.ids.iter().filter(|id| !typed.are_apart(id));
-    let others = typed_ids.flat_map(|id| alternatives(id));
+    let conf = if typed.has(CONF) { typed.words(CONF) } else { String::new() };
+    let others = typed_ids.flat_map(|id| alternatives(id)).chain(flags_of_conf(&conf));
     Ok(others.filter(|id| !typed.has(id)).map(ToOwned::to_owned).collect())
 }
 
@@ -115,6 +120,8 @@ mod tests {
             ("run --master-addr a --nnodes 2 x.py", &["rdzv_endpoint"]),
             ("--role driver -H a:1 -- x", &["hostfile", "host_discovery_script", "discovery"]),
             ("--role worker --join a:1 --token-file f", &["token"]),
+            ("run --rdzv-conf join_timeout=5,x=1 x.py", &["elastic_timeout"]),
+            ("run --rdzv-conf timeout=5 --elastic-timeout 6 x.py", &[]),
             ("run x.py -n 2 --shutdown-timeout 5", &[]),
             ("status --state-dir s", &[]),
         ] {

@@ -10,6 +10,7 @@ use clap::{Arg, ArgMatches, Command};
 
 use super::super::arguments::Role;
 use super::super::nearest::nearest;
+use super::super::torch_plan::flags_of_conf;
 use super::error::{ConfigFileError, FilePlace};
 use super::file::{FileEntry, FileValue, read_file};
 use super::tables::{ConfigTable, alternatives, is_called, is_switch};
@@ -57,6 +58,10 @@ pub(super) fn file_settings(
     let mut given: Vec<&str> = ids.filter(|id| is_given(matches, id)).collect();
     if table == ConfigTable::Run && std::env::var_os(PET_MAX_RESTARTS).is_some() {
         given.push("max_restarts");
+    }
+    if table == ConfigTable::Run && is_given(matches, "rdzv_conf") {
+        let conf = matches.get_one::<String>("rdzv_conf");
+        given.extend(conf.into_iter().flat_map(|conf| flags_of_conf(conf)));
     }
     settings(command, table, file.clone(), &entries, &given).map(Some)
 }
