@@ -36,10 +36,14 @@ fn last_commits(job: &Job) -> Vec<u64> {
     last.into_values().collect()
 }
 
+/// The processes of all holders, as the driver knows them.
+fn holders(job: &mut Job) -> [i32; 2] {
+    [job.pid("a", 0), job.pid("b", 0)]
+}
+
 /// Kills all holders at once.
-fn kill_all(job: &mut Job) {
-    let pids = [job.pid("a", 0), job.pid("b", 0)];
-    for pid in pids {
+fn kill_all(holders: [i32; 2]) {
+    for pid in holders {
         signal(pid, Signal::SIGKILL);
     }
 }
@@ -52,7 +56,7 @@ fn lost(job: &mut Job) -> Value {
 #[test]
 fn l_1_a_job_that_may_not_begin_again_ends_with_the_count_of_lost_steps() {
     let (mut job, steps) = job("fail");
-    kill_all(&mut job);
+    kill_all(holders(&mut job));
     assert_ne!(job.end(), 0);
     let stderr = job.stderr();
     let reason = format!(
@@ -69,7 +73,7 @@ fn l_1_a_job_that_may_not_begin_again_ends_with_the_count_of_lost_steps() {
 #[test]
 fn l_1_a_job_that_begins_again_tells_how_many_steps_are_lost() {
     let (mut job, steps) = job("restart");
-    kill_all(&mut job);
+    kill_all(holders(&mut job));
     let lost = lost(&mut job);
     assert_eq!(lost["committed"], steps);
     assert_eq!(lost["begins_at"], 0);
@@ -88,12 +92,13 @@ fn l_1_a_job_that_begins_again_tells_how_many_steps_are_lost() {
 #[test]
 fn l_1_steps_that_no_driver_has_seen_are_not_told_as_none() {
     let (mut job, steps) = job("restart");
+    let holders = holders(&mut job);
     job.kill_driver();
     std::fs::remove_file(job.path("control/hold")).expect("it is there");
     job.wait("steps without a driver", |job| {
         last_commits(job).iter().all(|last| *last > steps).then_some(())
     });
-    kill_all(&mut job);
+    kill_all(holders);
     job.start_driver_again();
     let lost = lost(&mut job);
     assert_eq!((&lost["unseen"], &lost["begins_at"]), (&Value::Bool(true), &Value::from(0)));

@@ -52,7 +52,8 @@ pub(super) fn with_file(
     arguments: &[OsString],
     refused: impl Fn(clap::Error) -> CommandFailure,
 ) -> Result<(ArgMatches, Option<FileSettings>), CommandFailure> {
-    let command = &without_set_aside(command, arguments)?;
+    let command = without_set_aside(command, arguments)?;
+    let command = &*command;
     let matches = command.clone().try_get_matches_from(arguments).map_err(&refused)?;
     let Some(settings) = file_settings(command, &matches)? else { return Ok((matches, None)) };
     let matches = settings.beneath(command.clone()).try_get_matches_from(arguments);
@@ -73,6 +74,8 @@ pub(super) fn with_values_apart(
 
 /// The place of a short flag of `run` that clap takes for the program, and what it means.
 fn value_apart(command: &clap::Command, arguments: &[OsString]) -> Option<(usize, OsString)> {
+    let is_short = |it: &OsString| it.len() > 2 && !it.as_encoded_bytes().starts_with(b"--");
+    arguments.iter().find(|it| it.as_encoded_bytes().starts_with(b"-") && is_short(it))?;
     let matches = command.clone().try_get_matches_from(arguments).ok()?;
     let run = matches.subcommand_matches("run")?;
     let program = run.get_many::<String>("program")?;

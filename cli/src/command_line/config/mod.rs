@@ -9,6 +9,7 @@ mod show;
 mod shown_flag;
 mod tables;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 
 use clap::{ArgMatches, Args, Command, Subcommand};
@@ -45,12 +46,17 @@ pub(super) fn file_settings(
 ///
 /// # Errors
 /// Two flags on the command line contradict each other.
-pub(super) fn without_set_aside(
-    command: &Command,
+pub(super) fn without_set_aside<'a>(
+    command: &'a Command,
     arguments: &[OsString],
-) -> Result<Command, CommandFailure> {
+) -> Result<Cow<'a, Command>, CommandFailure> {
     let aside = precedence::set_aside(command, arguments)?;
-    Ok(precedence::without_variables(command.clone(), &|id| aside.iter().any(|it| it == id)))
+    Ok(match aside.is_empty() {
+        true => Cow::Borrowed(command),
+        false => Cow::Owned(precedence::without_variables(command.clone(), &|id| {
+            aside.iter().any(|it| it == id)
+        })),
+    })
 }
 
 /// Runs `config`.

@@ -71,6 +71,13 @@ pub(super) fn set_aside(
     command: &Command,
     arguments: &[OsString],
 ) -> Result<Vec<String>, CommandFailure> {
+    match may_meet(command, arguments) {
+        true => of_typed(command, arguments),
+        false => Ok(Vec::new()),
+    }
+}
+
+fn of_typed(command: &Command, arguments: &[OsString]) -> Result<Vec<String>, CommandFailure> {
     let Some(typed) = Typed::read(command, arguments) else { return Ok(Vec::new()) };
     let both = |ids: &[&str; 2]| ids.iter().all(|id| typed.has(id) && !typed.are_apart(id));
     for (ids, reason) in PAIRS.into_iter().filter(|(ids, _)| both(ids)) {
@@ -87,6 +94,23 @@ pub(super) fn set_aside(
     let conf = if typed.has(CONF) { typed.words(CONF) } else { String::new() };
     let others = typed_ids.flat_map(|id| alternatives(id)).chain(flags_of_conf(&conf));
     Ok(others.filter(|id| !typed.has(id)).map(ToOwned::to_owned).collect())
+}
+
+/// Whether flags of this kind can meet: a variable is set, or torchrun's flag of a pair is typed. Else the command line is not read
+/// for it, which would take memory that an agent keeps.
+fn may_meet(command: &Command, arguments: &[OsString]) -> bool {
+    let flags = command
+        .get_arguments()
+        .chain(command.find_subcommand("run").into_iter().flat_map(Command::get_arguments));
+    let mut variables =
+        flags.filter(|flag| is_alternative(flag.get_id().as_str())).filter_map(Arg::get_env);
+    let of_torch = || PAIRS.map(|([_, id], _)| format!("--{}", id.replace('_', "-")));
+    let is_torch_s = |argument: &OsString| {
+        let argument = argument.to_string_lossy().replace('_', "-");
+        of_torch().iter().any(|flag| argument.starts_with(flag))
+    };
+    variables.any(|variable| std::env::var_os(variable).is_some())
+        || arguments.iter().any(is_torch_s)
 }
 
 /// The command, which does not read the variables of these flags.
@@ -107,7 +131,7 @@ mod tests {
 
     fn aside(line: &str) -> Result<Vec<String>, String> {
         let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        set_aside(&CommandLine::command(), &arguments).map_err(|error| error.to_string())
+        of_typed(&CommandLine::command(), &arguments).map_err(|error| error.to_string())
     }
 
     #[test]
