@@ -1,4 +1,4 @@
-//! Messages and links of agents: hosts join, drain, are lost, and come back. Called by `actor.rs`.
+//! Messages and links of agents: hosts join, drain, are lost, and come back. Called by `actor`.
 
 use elastic_host_manager::HostFault;
 use elastic_protocol::job::shorten;

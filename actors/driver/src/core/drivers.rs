@@ -1,4 +1,4 @@
-//! The drivers of a job: the leading one, its standbys, and the handover from one to another. Called by `actor.rs`
+//! The drivers of a job: the leading one, its standbys, and the handover from one to another. Called by `actor`
 //! and by `ending`.
 
 use elastic_protocol::messages::{DRIVERS_MAX, DriverStatus, KnownDrivers};

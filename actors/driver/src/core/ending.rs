@@ -1,4 +1,4 @@
-//! The end of a job: one exit code, one reason (G-10). Workers and agents leave in order. Called by `actor.rs` and
+//! The end of a job: one exit code, one reason (G-10). Workers and agents leave in order. Called by `actor` and
 //! the core's handlers.
 
 use std::time::Duration;

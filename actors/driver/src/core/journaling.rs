@@ -1,5 +1,5 @@
 //! The core's side of journaling: it makes records, and is told when they are stored. Records come before the outputs
-//! that depend on them. Each output waits for one record (`outbox`). Called by `actor.rs` and the core's handlers.
+//! that depend on them. Each output waits for one record (`outbox`). Called by `actor` and the core's handlers.
 
 use elastic_journal::JournalBatch;
 use elastic_protocol::planted::{Bug, is_planted};

@@ -1,4 +1,4 @@
-//! The driver as a state machine: no actix, no tokio, no clock. Called by `actor.rs`, and by the simulation.
+//! The driver as a state machine: no actix, no tokio, no clock. Called by `actor`, and by the simulation.
 //!
 //! Inputs are `handle_*`, outputs `poll_output`, the one deadline `poll_timeout`. A loss is acted upon at once. A
 //! change that may wait (of hosts, slots, workers) only asks for a *review* a moment later, which compares the wanted

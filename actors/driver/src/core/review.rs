@@ -1,5 +1,5 @@
 //! The review, which compares the wanted state with the actual one after each change that may wait, and the handlers of
-//! timers. Called by `actor.rs`.
+//! timers. Called by `actor`.
 
 use elastic_protocol::messages::DriverToAgent;
 use elastic_protocol::planted::{Bug, is_planted};

@@ -1,4 +1,4 @@
-//! The state of the job, for the `status` request. Called by `actor.rs`.
+//! The state of the job, for the `status` request. Called by `actor`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Messages and links of workers: attach, arrive, report. Called by `actor.rs`. Losses are in `losses`.
+//! Messages and links of workers: attach, arrive, report. Called by `actor`. Losses are in `losses`.
 
 use std::net::SocketAddr;
 
