@@ -93,7 +93,7 @@ fn describe(report: &ReplayReport) -> String {
         "{verdict}: {inputs} inputs and {outputs} outputs, in {segments} segments of {lives} drivers\n"
     );
     if *steps_missing > 0 {
-        text.push_str(&format!("{steps_missing} steps are missing: dropped, or not recorded\n"));
+        text.push_str(&format!("{steps_missing} steps are missing, or stand behind a missing one: they were not replayed\n"));
     }
     if let Some(difference) = &report.difference {
         text.push_str(&describe_difference(difference));

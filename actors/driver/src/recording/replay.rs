@@ -89,7 +89,7 @@ pub struct ReplayReport {
     pub inputs: u64,
     /// Number of outputs that were compared, batches of records included.
     pub outputs: u64,
-    /// Number of steps that were recorded and are missing.
+    /// Number of steps that are missing, or stand behind a missing one in their segment and so cannot be replayed.
     pub steps_missing: u64,
     /// The first difference.
     pub difference: Option<ReplayDifference>,
@@ -100,6 +100,8 @@ struct ReplayedCore {
     core: DriverCore,
     head: RecordingHead,
     next: u64,
+    /// Number of the step after the last one that was read, replayed or not.
+    read_to: u64,
     inputs: u64,
     at: Time,
     /// The batch of records that the last step gave to the journal.
@@ -194,7 +196,12 @@ impl<'a> Walk<'a> {
     }
 
     fn step(&mut self, step: &RecordedStep, segment: usize) -> Option<RecordedStep> {
-        let replayed = self.replayed.as_mut().filter(|replayed| replayed.next == step.number)?;
+        let replayed = self.replayed.as_mut()?;
+        if step.number != replayed.next {
+            self.report.steps_missing += (step.number + 1).saturating_sub(replayed.read_to);
+            replayed.read_to = replayed.read_to.max(step.number + 1);
+            return None;
+        }
         let (given, kind) = replayed.step(step);
         self.report.steps += 1;
         self.report.inputs += step.inputs.len() as u64;
@@ -252,7 +259,7 @@ fn begin(head: &RecordingHead) -> Result<ReplayedCore, ReplayError> {
     };
     core.give_drawn(Vec::new());
     let (head, next, at) = (head.clone(), head.next, head.at);
-    Ok(ReplayedCore { core, head, next, inputs: 0, at, batch: None })
+    Ok(ReplayedCore { core, head, next, read_to: next, inputs: 0, at, batch: None })
 }
 
 /// The first field of two states that differs.
@@ -279,7 +286,7 @@ impl ReplayReport {
         self.segments += 1;
         match former {
             Some(former) if (former.head.job, former.head.term) == (head.job, head.term) => {
-                self.steps_missing += head.next.saturating_sub(former.next);
+                self.steps_missing += head.next.saturating_sub(former.read_to);
             }
             _ => {
                 self.lives += 1;
@@ -314,6 +321,7 @@ impl ReplayedCore {
             given.timeout = self.core.poll_timeout();
         }
         self.next = step.number + 1;
+        self.read_to = self.next;
         self.inputs += step.inputs.len() as u64;
         let kind = if given.outputs != step.outputs {
             Some("output")

@@ -185,6 +185,23 @@ fn lost_lines_are_a_gap_that_is_counted_and_the_recording_begins_anew() {
 }
 
 #[test]
+fn steps_behind_a_line_that_was_taken_out_are_counted_as_missing() {
+    let tape = Tape::default();
+    let mut driver = new_job(&tape);
+    for ms in 1..=6 {
+        hear(&mut driver, Time::from_ms(ms));
+    }
+    let segments = tape.0.borrow().segments.clone();
+    let lines: Vec<&str> = segments[0].lines().collect();
+    let whole = replay(&segments, "m").expect("recorded");
+    // The head, and a step, come before it.
+    let without = [&lines[..2], &lines[3..]].concat().join("\n") + "\n";
+    let report = replay(&[without], "m").expect("recorded");
+    assert_eq!((whole.steps_missing, report.steps), (0, 1));
+    assert_eq!(report.steps + report.steps_missing, whole.steps);
+}
+
+#[test]
 fn a_number_of_a_program_is_read_back_to_its_last_bit() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for _ in 0..10_000 {
