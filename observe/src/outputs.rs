@@ -59,7 +59,7 @@ pub enum NoOutput {
     /// No generation was formed since the log begins.
     #[error("{missing}, and no generation was formed since")]
     NoGenerationSince {
-        /// What is missing.
+        /// The part of the log that is missing.
         missing: MissingBefore,
     },
     /// The generation is not in the log.
@@ -69,7 +69,7 @@ pub enum NoOutput {
         wanted: GenerationId,
         /// The newest.
         newest: GenerationId,
-        /// What is missing, if the log does not have the job's beginning.
+        /// The part that is missing, if the log does not have the job's beginning.
         missing: Option<MissingBefore>,
     },
     /// The generation has no such rank.

@@ -17,12 +17,18 @@ def needs(backend: str) -> None:
         pytest.skip(f"{backend} is not installed")
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
-def test_keras_averages_gradients_and_survives_the_death_of_a_rank_in_place(job, backend):
+def trained(job, program: str, backend: str):
+    """A job of two workers on a backend of Keras, one of which is replaced; it has succeeded."""
     needs(backend)
     environment = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = job("keras_survivor.py", workers=2, flags=["--min-np", "2"], environment=environment)
+    done = job(program, workers=2, flags=["--min-np", "2"], environment=environment)
     assert done.code == 0, done.output
+    return done
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+def test_keras_averages_gradients_and_survives_the_death_of_a_rank_in_place(job, backend):
+    done = trained(job, "keras_survivor.py", backend)
     ends = done.said()
     assert len(ends) == 2 and all(said["epoch"] == 4 for said in ends), done.output
     assert ends[0]["weights"] == ends[1]["weights"], "one history"
@@ -34,10 +40,7 @@ def test_keras_averages_gradients_and_survives_the_death_of_a_rank_in_place(job,
 
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
 def test_all_ranks_skip_a_step_of_infinite_gradients_and_a_finished_epoch_is_not_trained_again(job, backend):
-    needs(backend)
-    environment = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = job("keras_scaled.py", workers=2, flags=["--min-np", "2"], environment=environment)
-    assert done.code == 0, done.output
+    done = trained(job, "keras_scaled.py", backend)
     assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
     ends = done.said()
     assert len(ends) == 2 and ends[0] == ends[1], done.output

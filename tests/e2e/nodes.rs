@@ -92,6 +92,15 @@ impl Nodes {
         child.wait().expect("it was ours");
     }
 
+    /// Waits until the first node has failed. Returns its stderr.
+    fn failure(&mut self) -> String {
+        let (number, child) = &mut self.running[0];
+        let number = *number;
+        let status = wait_until("its end", || child.try_wait().expect("ours"));
+        assert_eq!(status.code(), Some(1), "{}", self.describe());
+        self.stderr(number)
+    }
+
     fn finish(&mut self) {
         fs::write(self.path("control/finish"), "").expect("a file");
         let mut ended = Vec::new();
@@ -223,10 +232,7 @@ fn g_9_a_stranger_that_keeps_the_head_s_port_is_waited_for_no_longer_than_join_t
     let head = endpoint(network.place(0));
     let flags = ["--nnodes", "2", "--rdzv-endpoint", &head, "--rdzv-conf", "join_timeout=3"];
     nodes.start(0, network.place(0), &flags, &[("ELASTIC_TOKEN", "a long random text")]);
-    let (_, child) = &mut nodes.running[0];
-    let status = wait_until("its end", || child.try_wait().expect("ours"));
-    assert_eq!(status.code(), Some(1), "{}", nodes.describe());
-    let said = nodes.stderr(0);
+    let said = nodes.failure();
     assert!(said.contains(&format!("port of {head} is in use")), "{said}");
     assert!(said.contains("give every node another port in --rdzv-endpoint"), "{said}");
 }
@@ -263,10 +269,8 @@ fn t_11_a_node_of_another_job_is_refused_with_the_way_out() {
     assert_met(&nodes.met(1));
     let mut other = Nodes::new();
     other.start(0, network.place(1), &flags, &[("ELASTIC_TOKEN", "a secret of the second job")]);
-    let (_, child) = &mut other.running[0];
-    let status = wait_until("its end", || child.try_wait().expect("ours"));
-    assert_eq!(status.code(), Some(1), "{}", other.describe());
-    assert!(other.stderr(0).contains("the same secret"), "{}", other.describe());
+    let said = other.failure();
+    assert!(said.contains("the same secret"), "{said}");
     nodes.finish();
 }
 
@@ -284,10 +288,8 @@ fn t_11_a_node_that_names_another_job_at_the_same_endpoint_is_refused() {
     assert_met(&nodes.met(1));
     let mut other = Nodes::new();
     other.start(0, network.place(1), &flags("two"), &secret);
-    let (_, child) = &mut other.running[0];
-    let status = wait_until("its end", || child.try_wait().expect("ours"));
-    assert_eq!(status.code(), Some(1), "{}", other.describe());
-    assert!(other.stderr(0).contains("this is the job one"), "{}", other.describe());
+    let said = other.failure();
+    assert!(said.contains("this is the job one"), "{said}");
     nodes.finish();
 }
 
@@ -304,10 +306,7 @@ fn t_2_a_node_with_other_flags_and_another_program_is_refused_and_the_job_goes_o
     let mut other = Nodes::new();
     let flags = [&flags[..], &["--max-restarts", "5"]].concat();
     other.start(0, network.place(1), &flags, &secret);
-    let (_, child) = &mut other.running[0];
-    let status = wait_until("its end", || child.try_wait().expect("ours"));
-    assert_eq!(status.code(), Some(1), "{}", other.describe());
-    let said = other.stderr(0);
+    let said = other.failure();
     assert!(said.contains("another --max-restarts and another program"), "{said}");
     nodes.finish();
 }

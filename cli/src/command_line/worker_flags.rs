@@ -106,7 +106,7 @@ pub(crate) struct WorkerPlan {
     pub(crate) role: String,
     /// The name of the job to join (`--rdzv-id`), if one was given.
     pub(crate) run_id: Option<String>,
-    /// What the command says about the job, if it is given on each of the job's hosts (`--nnodes`).
+    /// The job as the command describes it, if that is given on each of the job's hosts (`--nnodes`).
     pub(crate) nodes: Option<JobCommand>,
     /// The network interface by which other hosts reach this one, if one was named.
     pub(crate) interface: Option<String>,

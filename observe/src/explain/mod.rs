@@ -78,7 +78,7 @@ pub enum NothingToExplain {
     NoResetSince {
         /// The job.
         job: String,
-        /// What is missing.
+        /// The part of the log that is missing.
         missing: MissingBefore,
     },
     /// That generation has not ended, or its end is not known any more.
@@ -91,7 +91,7 @@ pub enum NothingToExplain {
         generation: u64,
         /// Generations that can be explained.
         known: String,
-        /// What is missing, if the log does not have the job's beginning.
+        /// The part that is missing, if the log does not have the job's beginning.
         missing: Option<MissingBefore>,
     },
 }

@@ -53,7 +53,7 @@ impl fmt::Display for NodeCount {
     }
 }
 
-/// What the command of a host says about the whole job, where the job is started by the same command on each of its hosts (`run
+/// The whole job as the command of a host describes it, where the job is started by the same command on each of its hosts (`run
 /// --nnodes`). A host whose command says another thing is refused.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobCommand {
@@ -87,7 +87,7 @@ pub enum AgentToDriver {
         meeting: Option<SocketAddr>,
         /// The name of the job that the host was told to join (`--rdzv-id`), if it was told one.
         run_id: Option<String>,
-        /// What its command says about the job, if the job is started on each of its hosts.
+        /// The job as the host's command describes it, if the job is started on each of its hosts.
         nodes: Option<JobCommand>,
         /// Processes that still live; empty on first contact.
         live: Vec<LiveWorker>,

@@ -6,8 +6,10 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
 import torch
 
-from .. import _agreement, _arrays, _context, _exchanges, _objects
+from .. import _agreement, _context, _exchanges, _objects
 from .._handle import Handle
+from ._buckets import in_order
+from ._optimizer import parameters_of
 
 #: Types of the values of a `state_dict()`.
 Value = TypeVar("Value")
@@ -64,14 +66,10 @@ def broadcast_optimizer_state(
     reducer = optimizer.__dict__.get("_reducer")
     if reducer is not None and reducer.settings.are_named:
         names.update(reducer.settings.names)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     way_out = "Give the optimizer its parameters in one order on all ranks, as of model.parameters()"
     _agreement.compare(
         "the order of the optimizer's parameters",
-        [
-            (names.get(parameter), f"{_arrays.described(parameter)} as number {number}")
-            for number, parameter in enumerate(parameters)
-        ],
+        in_order(parameters_of(optimizer.param_groups), names),
         way_out,
     )
     state = _objects.broadcast_object(optimizer.state_dict(), root_rank)

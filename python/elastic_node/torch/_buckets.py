@@ -41,11 +41,15 @@ class Settings:
     def items(self, parameters: Iterable[torch.Tensor]) -> List[_agreement.Item]:
         """The parameters, as ranks compare them. One that was added later has a name only where the optimiser was made
         since."""
-        names = self.names if self.are_named else {}
-        return [
-            (names.get(parameter), f"{_arrays.described(parameter)} as number {number}")
-            for number, parameter in enumerate(parameters)
-        ]
+        return in_order(parameters, self.names if self.are_named else {})
+
+
+def in_order(parameters: Iterable[torch.Tensor], names: Dict[torch.Tensor, str]) -> List[_agreement.Item]:
+    """Parameters in their order, as ranks compare them: by these names as far as they have one, and by types and shapes."""
+    return [
+        (names.get(parameter), f"{_arrays.described(parameter)} as number {number}")
+        for number, parameter in enumerate(parameters)
+    ]
 
 
 def order_agreement() -> _agreement.Agreement:

@@ -53,8 +53,8 @@ pub struct AgentSettings {
     /// The name of the job that this host was told to join (`--rdzv-id`), if it was told one. A driver of a job with another name
     /// refuses the host. Default: none.
     pub run_id: Option<String>,
-    /// What the command of this host says about the job, if the job is started on each of its hosts (`--nnodes`). A driver of a
-    /// job with another command refuses the host. Default: none.
+    /// The job as this host's command describes it, if the job is started on each of its hosts (`--nnodes`). A driver of a job with
+    /// another command refuses the host. Default: none.
     pub nodes: Option<JobCommand>,
     /// Timeout for the first `AcceptedWelcome`. Default: [`Deadlines::elastic`]'s default, 600 s.
     pub join_within: Duration,

@@ -15,7 +15,7 @@ use super::gather::list;
 const PROGRAM: &str = "program";
 
 impl DriverConfig {
-    /// What this command says about the whole job; none if the job is not started on each of its hosts. Not part of it: the number of
+    /// The whole job as this command describes it; none if the job is not started on each of its hosts. Not part of it: the number of
     /// workers, which follows from each host's slots, and the limits of waits.
     pub fn job_command(&self) -> Option<JobCommand> {
         let count = self.nodes?;

@@ -167,7 +167,7 @@ impl DriverCore {
             self.state.lose_steps(steps_lost);
         }
         let (generation, begins_at) = (next, step);
-        // What a commit of the members shows is all that there was.
+        // A member that holds a commit knows of every step that was made.
         let unseen = self.state.has_unseen() && !is_held;
         let loss = StateLossImage { generation, committed, begins_at };
         self.record(&JournalRecord::StateLost { loss: loss.clone() });

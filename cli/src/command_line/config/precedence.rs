@@ -22,10 +22,10 @@ const PAIRS: [([&str; 2], &str); 3] = [
 /// torchrun's flag of several settings, some of which are flags of their own.
 const CONF: &str = "rdzv_conf";
 
-/// What is typed on a command line.
+/// The flags that are typed on a command line.
 struct Typed {
     matches: ArgMatches,
-    /// Ids of the flags.
+    /// Their ids.
     ids: Vec<String>,
 }
 
