@@ -173,7 +173,9 @@ impl World {
             ObservedPhase::Gather => {
                 let elastic = ns(deadlines.elastic) * 2 + SLACK_NS;
                 let unhurried = self.gather_ns() + SLACK_NS;
-                let enough = self.calm.enough_since.map(|since| self.calm_for(since));
+                // Between two looks, a generation may have been formed and have ended.
+                let enough_since = self.calm.enough_since;
+                let enough = enough_since.map(|it| self.calm_for(it.max(self.driver.phase_since)));
                 let last_call = ns(deadlines.last_call) + self.pause_ns() + SLACK_NS;
                 let rest = self.boundary_ns() * 3 + SLACK_NS;
                 if lasted > rest && self.has_members_in_motion() {

@@ -181,6 +181,9 @@ impl DriverCore {
             let listed = self.roster.seating().listing(host);
             let used = listed.map_or(slots, |listing| listing.slots_of_list.min(slots));
             self.event(EventKind::HostJoined { host: host.clone(), slots: used });
+            if let Some(message) = self.surplus_of_nodes() {
+                self.event(EventKind::Warning { message });
+            }
             self.open_slots(host, from.incarnation);
         }
         // An agent drops messages before its welcome: they were decided before the driver knew its processes. The welcome

@@ -126,6 +126,7 @@ impl DriverCore {
             format!("{finished} finished in generation {generation}")
         };
         let result = self.result(JobOutcome::Succeeded, 0, reason, None);
+        self.warn_of_no_step();
         self.end(now, result);
         self.judge_unfinished();
     }

@@ -2,12 +2,14 @@
 //! that leave hardly any time to train end it too. Called by `gather`.
 
 use elastic_protocol::planted::{Bug, is_planted};
-use elastic_protocol::{Time, WorkerId};
+use elastic_protocol::{Step, Time, WorkerId};
 
 use super::DriverCore;
 use super::event::EventKind;
+use super::phase::FormedGeneration;
 use super::reset_rate::{RateVerdict, TRAINED_LEAST_PERCENT};
 use super::timers::Timer;
+use crate::journal::CheckpointImage;
 
 /// Fruitless resets in a row at which a warning is given.
 const WARNED_AT: u32 = 8;
@@ -29,10 +31,24 @@ impl DriverCore {
         true
     }
 
+    /// Whether a generation that ended has brought these members further than where it began. Where it began from a checkpoint or
+    /// from the start, a member may still hold an older commit, which is no progress.
+    pub(crate) fn has_got_on(&self, ended: &FormedGeneration, members: &[WorkerId]) -> bool {
+        let Some(best) = self.roster.best_commit(members) else { return false };
+        if ended.began_from.is_some() {
+            return best.step > ended.formation.step;
+        }
+        let is_earlier = |it: &CheckpointImage| it.generation < ended.stamp.generation;
+        let checkpoint = self.checkpoints.last().filter(is_earlier);
+        let began_at = checkpoint.map_or(Step::default(), |it| it.step);
+        best.generation >= ended.stamp.generation && best.step > began_at
+    }
+
     /// Counts the generation that ended last, once.
     fn count_fruitless_reset(&mut self, now: Time, members: &[WorkerId]) {
         let Some(ended) = self.round.current() else { return };
-        let (stamp, began_at) = (ended.stamp, ended.formation.step);
+        let stamp = ended.stamp;
+        let is_further = self.has_got_on(ended, members);
         let is_planned = self.round.reset().is_none_or(|reset| reset.cause.is_planned());
         if !self.pacing.note_ended(stamp) {
             return;
@@ -40,7 +56,6 @@ impl DriverCore {
         // By restart a generation's progress is not known, and each slot has its own back-off.
         if !self.is_by_restart() {
             // Progress counts however the generation ended.
-            let is_further = self.roster.best_step(members) > Some(began_at);
             if is_further || self.pacing.is_steady(now) {
                 self.pacing.got_on();
             } else if !is_planned {

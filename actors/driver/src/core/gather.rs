@@ -31,7 +31,7 @@ impl DriverCore {
     /// Forms a generation if enough workers are ready and no other is worth waiting for.
     pub(crate) fn try_form(&mut self, now: Time) {
         let RoundPhase::Gather(gather) = self.round.phase() else { return };
-        if !gather.waiting_for.is_empty() || self.is_taking_over(now) {
+        if !gather.waiting_for.is_empty() || self.is_taking_over(now) || !self.evict_refused(now) {
             return;
         }
         let RoundPhase::Gather(gather) = self.round.phase() else { return };

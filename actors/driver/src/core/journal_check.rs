@@ -27,6 +27,7 @@ impl DriverCore {
         }
         let kept = (self.checkpoints.last(), self.checkpoints.directory());
         if kept != (image.checkpoint, image.checkpoint_directory.as_deref())
+            || self.checkpoints.is_by_rank_0() != image.is_saved_by_rank_0
             || self.state.loss() != image.loss.as_ref()
         {
             return differ("the last checkpoint, or the last loss of steps".to_owned());

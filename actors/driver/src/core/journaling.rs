@@ -33,7 +33,9 @@ impl DriverCore {
             self.round.note_writable(now);
             self.begin_start_deadlines(now);
         }
-        if !self.is_held() && !self.roster.seating().unwanted().is_empty() {
+        let is_awaited =
+            !self.roster.seating().unwanted().is_empty() || self.round.refused().is_some();
+        if !self.is_held() && is_awaited {
             self.agenda.ask_review(now);
         }
     }

@@ -377,12 +377,10 @@ impl DriverCore {
         self.await_departure(now, worker);
     }
 
-    /// Removes the workers of blacklisted hosts at once.
+    /// Removes the workers of blacklisted hosts at once, also of those that are no longer listed: their workers may still train.
     pub(crate) fn expel_blacklisted(&mut self, now: Time) {
-        let out: Vec<_> = self
-            .roster
-            .hosts()
-            .iter()
+        let known = self.roster.hosts().iter().chain(self.roster.unlisted());
+        let out: Vec<_> = known
             .filter(|entry| matches!(entry.state, HostState::Blacklisted { .. }))
             .map(|entry| entry.name.clone())
             .collect();

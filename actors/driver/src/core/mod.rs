@@ -44,6 +44,7 @@ mod phase;
 mod quarrels;
 mod random;
 mod rebalancing;
+mod refused;
 mod replacements;
 mod reset_rate;
 mod reset_report;

@@ -190,7 +190,7 @@ impl DriverCore {
             return true;
         }
         let Some(ended) = self.round.current() else { return false };
-        let outcome = if self.roster.best_step(members) > Some(ended.formation.step) {
+        let outcome = if self.has_got_on(ended, members) {
             BrokenOutcome::GotOn
         } else if self.pacing.has_run() {
             BrokenOutcome::Trained

@@ -59,6 +59,9 @@ pub(crate) struct Round {
     /// First failure of a member of the generation formed last.
     #[serde(default)]
     member_failure: Option<WorkerFailure>,
+    /// A member of the generation formed last that is to be evicted once the journal has stored all records, and why.
+    #[serde(default)]
+    refused: Option<(WorkerId, ResetCause)>,
 }
 
 impl Round {
@@ -90,6 +93,7 @@ impl Round {
             held_report: None,
             exits: BTreeMap::new(),
             member_failure: None,
+            refused: None,
         }
     }
 
@@ -251,7 +255,7 @@ impl Round {
             |worker: &WorkerId| before.is_some_and(|table| table.rank_of(worker).is_some());
         self.exits.retain(|worker, _| is_of_before(worker));
         self.current = Some(generation);
-        self.member_failure = None;
+        (self.member_failure, self.refused) = (None, None);
     }
 
     /// Goes on with a generation of a former driver.
@@ -381,6 +385,20 @@ impl Round {
         if is_of_generation && self.member_failure.is_none() {
             self.member_failure = Some(failure);
         }
+    }
+
+    /// Notes a member that is to be evicted before the next generation, unless another one was noted before it.
+    pub(crate) fn note_refused(&mut self, worker: WorkerId, cause: ResetCause) {
+        self.refused.get_or_insert((worker, cause));
+    }
+
+    /// The member that is to be evicted before the next generation.
+    pub(crate) const fn refused(&self) -> Option<&(WorkerId, ResetCause)> {
+        self.refused.as_ref()
+    }
+
+    pub(crate) const fn take_refused(&mut self) -> Option<(WorkerId, ResetCause)> {
+        self.refused.take()
     }
 
     /// First failure of a member of the generation formed last.

@@ -26,7 +26,8 @@ pub(crate) struct UntrainedEnds(BTreeMap<SlotId, WorkerId>);
 
 impl DriverCore {
     /// Whether a process has ended as a program does that does not train: with code 0, of its own accord, after it had joined the
-    /// job and before it came to a generation. Nothing in the library ends a program at this point.
+    /// job and before any process came to a generation. Nothing in the library ends a program at this point. A process that was in
+    /// one may come back in a new session, and end since it was told to: the word of that may be lost with the old session.
     pub(crate) fn is_untrained_end(&self, record: &WorkerRecord, exit: &ProcessExit) -> bool {
         record.is_before_arrival
             && record.stance != Stance::Leaving
@@ -35,6 +36,7 @@ impl DriverCore {
             && exit.stopped_by.is_none()
             && !self.is_by_restart()
             && matches!(self.round.phase(), RoundPhase::Gather(_))
+            && self.round.current().is_none()
             && self.state.committed().is_none()
             && !self.is_anybody_at_rest()
     }
@@ -78,8 +80,12 @@ impl DriverCore {
     /// reach is waited for as long as it may live without a driver, and not needed then if the others are enough.
     fn has_ended_untrained(&mut self, now: Time) -> bool {
         let is_in_back_off = |until: Option<Time>| until.is_some_and(|until| until > now);
+        // A process that was told to leave keeps that stance if its host is lost then.
+        let is_in_reach = |(worker, record): (&WorkerId, &WorkerRecord)| {
+            record.stance != Stance::Lost && self.roster.agent_of(worker).is_some()
+        };
         if self.untrained_ends.0.len() < self.workers_needed() as usize
-            || self.roster.workers().any(|(_, record)| record.stance != Stance::Lost)
+            || self.roster.workers().any(is_in_reach)
             || !self.slots_to_fill().is_empty()
             || self.roster.slots().any(|(_, record)| is_in_back_off(record.backoff_until))
         {

@@ -296,20 +296,6 @@ impl DriverCore {
         }
     }
 
-    /// Evicts a worker to which its own system refused a resource that a communicator needs. No peer is at fault. The
-    /// slot's next process may get the resource. While the journal stores nothing, the worker is kept: by the time that the
-    /// order could leave, other holders of the commit may be gone.
-    fn handle_refused_by_its_system(&mut self, now: Time, worker: WorkerId, error: &str) {
-        // If the generation has ended already, the failure will show in the next one.
-        if self.round.phase().is_generation_active() {
-            let cause = ResetCause::WorkerFailed { worker: worker.clone(), error: shorten(error) };
-            if self.is_held() || is_planted(Bug::RefusedIsKept) {
-                return self.accuse_generation(cause, now);
-            }
-            self.evict(now, &[worker], &cause);
-        }
-    }
-
     fn handle_leaving(&mut self, now: Time, worker: &WorkerId, reason: String) {
         match self.roster.ask_to_leave(worker, &reason) {
             None => return,

@@ -18,7 +18,7 @@ use super::record::{JobSecretsBytes, JournalRecord, whole};
 use crate::core::ReplacedFor;
 
 /// Number of fields that images of the first version lack.
-pub(super) const FIELDS_ADDED: usize = 11;
+pub(super) const FIELDS_ADDED: usize = 12;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -87,6 +87,9 @@ pub struct Image {
     /// Hosts off the list that are drained or blacklisted, by name; none in journals of versions that did not record them.
     #[serde(default)]
     pub unlisted: Vec<HostImage>,
+    /// Whether rank 0 writes each checkpoint alone, since the members' states differ.
+    #[serde(default)]
+    pub is_saved_by_rank_0: bool,
 }
 
 /// An array of which some members of a generation hold other content than the majority.
@@ -385,6 +388,7 @@ impl Image {
             JournalRecord::CheckpointGone => {
                 (self.checkpoint, self.checkpoint_directory) = (None, None);
             }
+            JournalRecord::SavedByRank0 => self.is_saved_by_rank_0 = true,
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
             JournalRecord::ProcessDone { worker } => {
                 if let Some(image) = self.workers.get_mut(worker) {

@@ -184,6 +184,8 @@ pub enum JournalRecord {
         /// Drained or blacklisted hosts off the list, by name.
         unlisted: Vec<HostImage>,
     },
+    /// The members' states differ: from now on rank 0 writes each checkpoint alone.
+    SavedByRank0,
 }
 
 impl JournalRecord {
@@ -201,6 +203,7 @@ impl JournalRecord {
                 | Self::StopDecided { .. }
                 | Self::Ended { .. }
                 | Self::ReplicasDistrusted { .. }
+                | Self::SavedByRank0
         )
     }
 

@@ -321,6 +321,11 @@ impl World {
     /// after it, and the loss is told before members are told to go. Actors' events come by another way than their generations.
     fn check_loss_allowed(&mut self, best: Option<u64>) -> Result<(), String> {
         let is_told = std::mem::take(&mut self.driver.loss_is_told);
+        // A member that has not heard that it was left out may commit once more. That commit is of the training whose loss was told.
+        let trained_from = match is_told {
+            true => std::mem::take(&mut self.driver.trained_from),
+            false => self.driver.trained_from,
+        };
         self.driver.untold_loss = None;
         let acknowledged = self.oracle.acknowledged(self.driver.job).filter(|samples| *samples > 0);
         let Some(samples) = acknowledged.filter(|_| best.is_none()) else { return Ok(()) };
@@ -330,7 +335,6 @@ impl World {
         let is_saved = self.storage.newest(self.driver.job).is_some();
         // Members that are gone so soon may have told of no commit, or not even that they train.
         let ended_at = self.driver.reset_since.unwrap_or(self.now);
-        let trained_from = self.driver.trained_from;
         if trained_from == 0 || ended_at.saturating_sub(trained_from) < UNHEARD_NS {
             return Ok(());
         }

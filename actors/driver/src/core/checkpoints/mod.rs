@@ -86,6 +86,9 @@ pub(crate) struct Checkpoints {
     /// Whether rank 0 writes the whole of each checkpoint, since the contents of the members have differed.
     #[serde(default)]
     is_by_rank_0: bool,
+    /// The step of the checkpoint that the job has begun from, which it has not made itself; none if a former driver began it.
+    #[serde(default)]
+    begun_at: Option<Step>,
     /// Whether members are about to leave without which no generation can go on.
     #[serde(default)]
     pub(super) is_hurried: bool,
@@ -113,12 +116,18 @@ impl Checkpoints {
             reached: Step::default(),
             failed: None,
             ends_with: None,
-            is_by_rank_0: false,
+            is_by_rank_0: image.is_some_and(|image| image.is_saved_by_rank_0),
+            begun_at: None,
             is_hurried: false,
             leavers: None,
             pace: CommitPace::default(),
             load: None,
         }
+    }
+
+    /// Whether rank 0 writes the whole of each checkpoint.
+    pub(crate) const fn is_by_rank_0(&self) -> bool {
+        self.is_by_rank_0
     }
 
     /// The last checkpoint; none if this job has made none.
@@ -190,6 +199,8 @@ impl DriverCore {
         let found = self.checkpoints.load.take().and_then(|load| load.found);
         if let Some(step) = found.filter(|step| self.checkpoints.last_step() < Some(*step)) {
             // A former driver has ended before it could record this save, or another job has made it.
+            let is_first = self.checkpoints.last.is_none() && self.round.resets() == 0;
+            self.checkpoints.begun_at = is_first.then_some(step);
             self.keep_found_checkpoint(CheckpointImage {
                 generation: self.round.generation(),
                 step,
@@ -417,6 +428,8 @@ impl DriverCore {
                     return self.handle_failed_save(now, worker, step, &reason);
                 }
                 self.checkpoints.is_by_rank_0 = true;
+                // A successor orders a step that is being saved anew: the members must not write it in two ways.
+                self.record(&JournalRecord::SavedByRank0);
                 let message = format!(
                     "the members' states differ ({reason}): from now on rank 0 writes each checkpoint alone, with its own content"
                 );

@@ -145,6 +145,21 @@ impl DriverCore {
         self.record_state(now);
     }
 
+    /// Warns of a job that ends with the checkpoint that it has begun from: its training may have been another command's.
+    pub(crate) fn warn_of_no_step(&mut self) {
+        let Some(begun_at) = self.checkpoints.begun_at else { return };
+        let Some(settings) = &self.config.checkpoint else { return };
+        if self.highest_step() > begun_at {
+            return;
+        }
+        let message = format!(
+            "this job has trained no step: it began from the checkpoint of step {begun_at} in {}, and its training ends there; if another \
+             command has made that, give each command a folder of its own by --checkpoint, or begin anew with --resume never",
+            self.last_directory(settings)
+        );
+        self.event(EventKind::Warning { message });
+    }
+
     /// Ends the job, since the root can load no checkpoint. Another root would read the same files, and no host is at fault.
     pub(crate) fn handle_not_resumed(&mut self, now: Time, stamp: Stamp, reason: &str) {
         if self.round.stamp() != Some(stamp) {

@@ -13,7 +13,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
-use elastic_protocol::{HostName, Incarnation, NodeId, Step, Time, WorkerId};
+use elastic_protocol::{CommitId, HostName, Incarnation, NodeId, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::seating::CommitOrder;
@@ -209,11 +209,9 @@ impl Roster {
         self.workers.get(worker).and_then(WorkerRecord::commit_order)
     }
 
-    /// Step of the commit from which a generation of these workers would begin. An older generation's commit of a higher
-    /// step does not count.
-    pub(crate) fn best_step(&self, workers: &[WorkerId]) -> Option<Step> {
-        let held = workers.iter().filter_map(|worker| self.workers.get(worker)?.commit);
-        held.max().map(|commit| commit.step)
+    /// The latest commit that these workers hold. An older generation's commit of a higher step does not count.
+    pub(crate) fn best_commit(&self, workers: &[WorkerId]) -> Option<CommitId> {
+        workers.iter().filter_map(|worker| self.workers.get(worker)?.commit).max()
     }
 
     /// Whether a process that lives for one generation has been told to end, and has not ended.

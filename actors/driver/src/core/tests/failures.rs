@@ -542,6 +542,20 @@ fn t_2_nodes_that_are_all_there_with_too_few_slots_are_named_with_the_way_out() 
     assert!(reason.contains(words), "{reason}");
 }
 
+#[test]
+fn t_2_slots_that_nodes_have_beyond_those_of_the_first_one_are_told() {
+    for (of_second, told) in [(4, true), (2, false)] {
+        let mut cluster = Cluster::new(|config| {
+            (config.np, config.min_np, config.max_np) = (Some(4), Some(4), Some(4));
+            config.nodes = Some(NodeCount { min: 2, max: 2 });
+        });
+        cluster.add_host("a", 2);
+        cluster.add_host("b", of_second);
+        let words = "all 2 nodes are there, with 6 slots (a:2, b:4), and the job takes 4:";
+        assert_eq!(cluster.warnings.iter().any(|it| it.contains(words)), told, "{of_second} slots");
+    }
+}
+
 /// A release that is not this one.
 const OTHER_RELEASE: &str = "elastic-node 0.0.9, protocol 1.ab";
 

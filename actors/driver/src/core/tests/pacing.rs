@@ -131,6 +131,25 @@ fn who_is_refused_by_its_own_system_is_replaced() {
 }
 
 #[test]
+fn g_9_who_is_refused_while_a_record_is_being_stored_is_replaced_before_the_next_generation() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    let (worker, rank) = (cluster.worker("b", 0), 1);
+    assert_eq!(cluster.members()[rank as usize], worker);
+    cluster.disk_hangs = true;
+    let (first, before) = (cluster.worker("a", 0), cluster.stamp());
+    cluster.fail(&first, None);
+    cluster.pass(Duration::from_secs(1));
+    assert_ne!(cluster.stamp(), before, "the members have been told the next generation");
+    cluster.fail(&worker, Some(rank));
+    cluster.settle();
+    assert!(cluster.stops.iter().all(|(stopped, _)| *stopped != worker), "the order would wait");
+    cluster.disk_hangs = false;
+    cluster.pass(Duration::from_secs(2));
+    assert!(cluster.stops.iter().any(|(stopped, _)| *stopped == worker));
+    assert!(!cluster.members().contains(&worker), "{:?}", cluster.members());
+}
+
+#[test]
 fn g_5_the_only_holder_that_is_heard_is_kept_although_its_system_refuses_it() {
     let mut cluster = Cluster::new(|config| config.min_np = Some(1));
     cluster.add_host("a", 1);

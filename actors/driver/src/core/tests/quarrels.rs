@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::Stamp;
 use elastic_protocol::messages::{AgentToDriver, LaneStatus, UnreachableHost, WorkerToDriver};
 
@@ -44,6 +45,23 @@ fn g_9_generations_that_break_between_two_hosts_go_on_without_the_younger_one() 
     cluster.break_between("c", "b");
     assert_eq!(cluster.failed_hosts, [host("c")]);
     assert_eq!(cluster.sizes, [6, 6, 6, 4]);
+}
+
+#[test]
+fn g_9_hosts_that_are_no_longer_listed_and_train_on_are_parted_too() {
+    let mut cluster = of(&["a", "b", "c"], 2);
+    let members = cluster.members();
+    let blacklisted = HostEntry {
+        name: host("c"),
+        slots: 0,
+        state: HostState::Blacklisted { until: None },
+    };
+    let unlisted = vec![blacklisted];
+    cluster.core.handle_hosts(cluster.now, HostsSnapshot { unlisted, ..HostsSnapshot::default() });
+    cluster.settle();
+    let stopped: Vec<_> = cluster.stops.iter().map(|(worker, _)| worker.host.clone()).collect();
+    assert_eq!(members.len(), 6);
+    assert_eq!(stopped, [host("c"), host("c")], "its workers stop at once");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use elastic_protocol::messages::LibraryTrace;
 use elastic_protocol::{ExitStatus, JobOutcome, WorkerId};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, lost};
 use super::restart::four;
 use crate::core::ElasticMode;
 
@@ -118,21 +118,41 @@ fn g_10_processes_that_end_before_enough_hosts_have_joined_wait_for_the_others()
 
 #[test]
 fn g_10_processes_that_have_ended_do_not_wait_for_a_host_that_is_out_of_reach_if_they_are_enough() {
-    let mut cluster = Cluster::new(|config| config.np = Some(2));
-    cluster.slow_start = true;
-    cluster.add_host("a", 2);
-    cluster.add_host("b", 1);
-    for worker in [cluster.worker("a", 0), cluster.worker("a", 1), cluster.worker("b", 0)] {
-        cluster.init(&worker);
+    for was_told_to_leave in [false, true] {
+        let mut cluster = Cluster::new(|config| config.np = Some(2));
+        cluster.slow_start = true;
+        cluster.add_host("a", 2);
+        cluster.add_host("b", 1);
+        for worker in [cluster.worker("a", 0), cluster.worker("a", 1), cluster.worker("b", 0)] {
+            cluster.init(&worker);
+        }
+        if was_told_to_leave {
+            cluster.hold_stops = true;
+            cluster.drain("b", true);
+            cluster.settle();
+        }
+        for slot in [0, 1] {
+            let worker = cluster.worker("a", slot);
+            cluster.exit(&worker, DONE);
+        }
+        assert!(cluster.result.is_none(), "the one of host b runs");
+        cluster.lose_host("b");
+        cluster.pass(Duration::from_secs(1));
+        assert!(cluster.result.is_none(), "it may run on, and come back");
+        cluster.pass(cluster.core.ended_alone_within());
+        assert_eq!(outcome(&cluster), Some(JobOutcome::Succeeded), "{was_told_to_leave}");
     }
-    for slot in [0, 1] {
-        let worker = cluster.worker("a", slot);
-        cluster.exit(&worker, DONE);
-    }
-    assert!(cluster.result.is_none(), "the one of host b runs");
-    cluster.lose_host("b");
-    cluster.pass(Duration::from_secs(1));
-    assert!(cluster.result.is_none(), "it may run on, and come back");
-    cluster.pass(cluster.core.ended_alone_within());
-    assert_eq!(outcome(&cluster), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn g_10_a_member_that_comes_back_in_a_new_session_and_ends_has_not_ended_without_training() {
+    let mut cluster = Cluster::new(|config| config.np = Some(1));
+    cluster.add_host("a", 1);
+    let member = cluster.members()[0].clone();
+    // It was told to end, and its word of that was lost with the session.
+    cluster.worker_link(&member, lost());
+    cluster.init(&member);
+    cluster.exit(&member, DONE);
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!((outcome(&cluster), cluster.environments.len()), (None, 2), "it is started again");
 }

@@ -244,6 +244,21 @@ fn c_1_a_checkpoint_comes_before_an_old_commit_that_somebody_still_holds() {
 }
 
 #[test]
+fn g_9_an_old_commit_that_somebody_still_holds_is_no_progress() {
+    let (mut cluster, _) = with_an_old_holder(of_steps());
+    cluster.storage_hangs = true;
+    let begun = cluster.sizes.len();
+    for _ in 0..500 {
+        let (stamp, error) = (cluster.stamp(), "too many open files".to_owned());
+        let failed = WorkerToDriver::CollectiveFailed { stamp, peer: None, told_by: None, error };
+        let members = cluster.members();
+        members.iter().for_each(|member| cluster.say(member, failed.clone()));
+        cluster.pass(Duration::from_millis(20));
+    }
+    assert!(cluster.sizes.len() < begun + 12, "{:?}", &cluster.sizes[begun..]);
+}
+
+#[test]
 fn what_the_job_begins_from_is_a_choice_for_its_beginning_only() {
     let exactly = ResumeFrom::Exactly("shared/step-0000000007".to_owned());
     for (resume, begins_anew) in [(exactly, false), (ResumeFrom::Never, true)] {
@@ -419,4 +434,15 @@ fn l_1_a_driver_that_finds_nobody_knows_the_step_of_the_last_checkpoint_as_commi
     cluster.come_back(&["a", "b"]);
     next_source(&mut cluster);
     assert_eq!(cluster.losses, [(100, 100, 0)], "committed, begins at, lost");
+}
+
+#[test]
+fn c_2_a_job_that_ends_with_the_checkpoint_of_another_one_says_that_it_has_trained_no_step() {
+    for (ends_at, told) in [(58, true), (60, false)] {
+        let mut cluster = with_hanging_storage();
+        begin_from(&mut cluster, Some(Step(58)));
+        end_training(&mut cluster, ends_at);
+        let words = "has trained no step: it began from the checkpoint of step 58 in shared";
+        assert_eq!(cluster.warnings.iter().any(|it| it.contains(words)), told, "{ends_at}");
+    }
 }
