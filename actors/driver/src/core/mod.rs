@@ -426,6 +426,8 @@ impl DriverCore {
         if !changed {
             if unlisted_changed {
                 self.record_hosts();
+                self.expel_blacklisted(now);
+                self.agenda.ask_review(now);
             }
             return;
         }

@@ -56,9 +56,11 @@ fn g_9_hosts_that_are_no_longer_listed_and_train_on_are_parted_too() {
         slots: 0,
         state: HostState::Blacklisted { until: None },
     };
-    let unlisted = vec![blacklisted];
-    cluster.core.handle_hosts(cluster.now, HostsSnapshot { unlisted, ..HostsSnapshot::default() });
-    cluster.settle();
+    for unlisted in [Vec::new(), vec![blacklisted]] {
+        let snapshot = HostsSnapshot { unlisted, ..HostsSnapshot::default() };
+        cluster.core.handle_hosts(cluster.now, snapshot);
+        cluster.settle();
+    }
     let stopped: Vec<_> = cluster.stops.iter().map(|(worker, _)| worker.host.clone()).collect();
     assert_eq!(members.len(), 6);
     assert_eq!(stopped, [host("c"), host("c")], "its workers stop at once");
