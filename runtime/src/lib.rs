@@ -172,7 +172,10 @@ pub use pulse::Pulse;
 pub use shutdown::{Shutdown, ShutdownReport, Stoppable, shutdown_in_order};
 pub use supervisor::{ChildSpec, Supervisor, SupervisorEvent, SupervisorSpec};
 pub use timer::{TimedActor, TimerSlot};
-pub use words::{DroppingWriter, DroppingWriterLane, DroppingWriterTrouble, WeakDroppingWriter};
+pub use words::{
+    DroppingWriter, DroppingWriterLane, DroppingWriterTrouble, WeakDroppingWriter,
+    is_for_want_of_room,
+};
 
 #[cfg(test)]
 mod tests;

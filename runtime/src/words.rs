@@ -1,14 +1,27 @@
 //! The lane of words: a bounded buffer and a thread in front of a writer that may be slow or hang, such as a
 //! terminal, a log file or a pipe. Callers never wait: a line that does not fit is dropped and counted, and the
-//! writer is told how many lines it has missed. Used for logs, events, and workers' output.
+//! writer is told how many lines it has missed. A write that fails is tried again, and what waits behind it is kept as behind
+//! a write that hangs. Used for logs, events, and workers' output.
 
 use std::fmt;
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+/// Pause before a write that has failed is tried again: a disk that is full, or a server that is gone, may be back.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// The same where the writer does not block and its reader is behind.
+const RETRY_FULL_AFTER: Duration = Duration::from_millis(5);
+
+/// Whether a write failed for want of room: its descriptor is good once there is some. After another error the file may have to be
+/// opened again.
+pub fn is_for_want_of_room(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
 
 /// Makes the line that says, in the writer's own format, how many lines it has missed.
 pub type DropNote = Box<dyn Fn(u64) -> String + Send>;
@@ -22,17 +35,21 @@ pub struct DroppingWriterLane {
     pub waiting_bytes_max: usize,
     /// Time within which a write should return; `status` names a write that takes longer.
     pub answers_within: Duration,
+    /// Whether EIO ends the lane: a terminal that is gone gives it for good, and a disk may recover.
+    pub ends_with_eio: bool,
 }
 
 impl DroppingWriterLane {
     /// A lane for people: lines on stdout and stderr.
     pub const fn shown(name: &'static str) -> Self {
-        Self { name, waiting_bytes_max: 1 << 20, answers_within: Duration::from_secs(5) }
+        let answers_within = Duration::from_secs(5);
+        Self { name, waiting_bytes_max: 1 << 20, answers_within, ends_with_eio: true }
     }
 
     /// A lane for a file. An event of a large job has some 100 KiB.
     pub const fn kept(name: &'static str) -> Self {
-        Self { name, waiting_bytes_max: 16 << 20, answers_within: Duration::from_secs(5) }
+        let answers_within = Duration::from_secs(5);
+        Self { name, waiting_bytes_max: 16 << 20, answers_within, ends_with_eio: false }
     }
 }
 
@@ -85,7 +102,8 @@ impl WriterShared {
 
 impl DroppingWriter {
     /// Starts the thread that writes to `writer`. The writer is flushed once at the beginning, which can open a
-    /// file.
+    /// file. An error of kind [`ErrorKind::BrokenPipe`] ends the lane, and so do those of a descriptor that is gone; lines are
+    /// then dropped. Each other error is tried again until it passes.
     ///
     /// # Errors
     /// The system refused a thread.
@@ -93,10 +111,11 @@ impl DroppingWriter {
         lane: DroppingWriterLane,
         writer: Box<dyn Write + Send>,
         note: DropNote,
-    ) -> std::io::Result<Self> {
+    ) -> io::Result<Self> {
         let shared = Arc::new(WriterShared::default());
         let of_thread = Arc::clone(&shared);
-        let write = move || write_on(&of_thread, writer, &note);
+        let run = WriterThread { lane, shared: of_thread, writer };
+        let write = move || run.write_on(&note);
         thread::Builder::new().name(lane.name.to_owned()).spawn(write)?;
         Ok(Self(Arc::new(Callers { lane, shared })))
     }
@@ -207,39 +226,96 @@ impl Drop for Callers {
     }
 }
 
-fn write_on(shared: &WriterShared, mut writer: Box<dyn Write + Send>, note: &DropNote) {
-    let mut batch = Vec::new();
-    shared.lock().writing_since = Some(Instant::now());
-    let mut written = writer.flush();
-    loop {
-        if written.is_err() {
-            // The writer failed: lines are dropped from now on.
-            let mut state = shared.lock();
-            *state = WriterState { closed: true, ..WriterState::default() };
-            shared.changed.notify_all();
-            return;
+/// The lane's thread.
+struct WriterThread {
+    lane: DroppingWriterLane,
+    shared: Arc<WriterShared>,
+    writer: Box<dyn Write + Send>,
+}
+
+/// The lane has no use any more: the writer has failed for good, or fails while no caller is left.
+struct LaneOver;
+
+impl WriterThread {
+    fn write_on(mut self, note: &DropNote) {
+        let mut batch = Vec::new();
+        self.shared.lock().writing_since = Some(Instant::now());
+        let mut written = self.flush();
+        while written.is_ok() {
+            let idle = |state: &mut WriterState| {
+                !state.closed && state.waiting.is_empty() && state.dropped_lines == 0
+            };
+            let mut state = self.shared.lock();
+            state.writing_since = None;
+            self.shared.changed.notify_all();
+            let waited = self.shared.changed.wait_while(state, idle);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.closed && state.waiting.is_empty() && state.dropped_lines == 0 {
+                return;
+            }
+            std::mem::swap(&mut state.waiting, &mut batch);
+            let dropped = std::mem::take(&mut state.dropped_lines);
+            state.writing_since = Some(Instant::now());
+            drop(state);
+            written = self.write(&batch);
+            if dropped > 0 {
+                written = written.and_then(|()| self.write(note(dropped).as_bytes()));
+            }
+            written = written.and_then(|()| self.flush());
+            batch.clear();
         }
-        let idle = |state: &mut WriterState| {
-            !state.closed && state.waiting.is_empty() && state.dropped_lines == 0
+        // Lines are dropped from now on.
+        let mut state = self.shared.lock();
+        *state = WriterState { closed: true, ..WriterState::default() };
+        self.shared.changed.notify_all();
+    }
+
+    /// Writes all bytes, each once.
+    fn write(&mut self, mut rest: &[u8]) -> Result<(), LaneOver> {
+        while !rest.is_empty() {
+            match self.writer.write(rest) {
+                Ok(0) => self.pause(RETRY_AFTER)?,
+                Ok(written) => {
+                    rest = &rest[written..];
+                    self.shared.lock().writing_since = Some(Instant::now());
+                }
+                Err(error) => self.wait_after(&error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), LaneOver> {
+        while let Err(error) = self.writer.flush() {
+            self.wait_after(&error)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a write that has failed is worth another attempt.
+    fn wait_after(&self, error: &io::Error) -> Result<(), LaneOver> {
+        let is_gone = match error.raw_os_error() {
+            Some(libc::EIO) => self.lane.ends_with_eio,
+            Some(libc::EBADF | libc::ENXIO | libc::ENODEV) => true,
+            _ => false,
         };
-        let mut state = shared.lock();
-        state.writing_since = None;
-        shared.changed.notify_all();
-        let waited = shared.changed.wait_while(state, idle);
-        state = waited.unwrap_or_else(PoisonError::into_inner);
-        if state.closed && state.waiting.is_empty() && state.dropped_lines == 0 {
-            return;
+        match error.kind() {
+            ErrorKind::Interrupted => Ok(()),
+            ErrorKind::WouldBlock => self.pause(RETRY_FULL_AFTER),
+            ErrorKind::BrokenPipe => Err(LaneOver),
+            _ if is_gone => Err(LaneOver),
+            _ => self.pause(RETRY_AFTER),
         }
-        std::mem::swap(&mut state.waiting, &mut batch);
-        let dropped = std::mem::take(&mut state.dropped_lines);
-        state.writing_since = Some(Instant::now());
-        drop(state);
-        written = writer.write_all(&batch);
-        if dropped > 0 {
-            written = written.and_then(|()| writer.write_all(note(dropped).as_bytes()));
+    }
+
+    fn pause(&self, time: Duration) -> Result<(), LaneOver> {
+        let open = |state: &mut WriterState| !state.closed;
+        let state = self.shared.lock();
+        let waited = self.shared.changed.wait_timeout_while(state, time, open);
+        match waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+            true => Ok(()),
+            false => Err(LaneOver),
         }
-        written = written.and_then(|()| writer.flush());
-        batch.clear();
     }
 }
 
@@ -279,6 +355,7 @@ mod tests {
             name: "words",
             waiting_bytes_max: 10,
             answers_within: Duration::ZERO,
+            ends_with_eio: false,
         };
         let writer = HeldWriter { begins, go: hears, written: says };
         let note = |dropped| format!("{dropped} lines dropped\n");
@@ -295,5 +372,58 @@ mod tests {
         let said: Vec<String> = (0..3).map(|_| written.recv().expect("written")).collect();
         assert_eq!(said, ["one\n", "1234\n1234\n", "3 lines dropped\n"]);
         assert!(words.flush(Duration::from_secs(10)));
+    }
+
+    /// A writer that fails in these ways before it takes anything, and takes a few bytes at a time.
+    struct FailingWriter {
+        fails: Vec<i32>,
+        taken: Sender<Vec<u8>>,
+    }
+
+    impl Write for FailingWriter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if let Some(errno) = self.fails.pop() {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            let taken = &bytes[..bytes.len().min(3)];
+            self.taken.send(taken.to_vec()).map_err(io::Error::other)?;
+            Ok(taken.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is written of two lines by a writer that fails in these ways first.
+    fn written_after(lane: DroppingWriterLane, fails: &[i32]) -> String {
+        let (taken, written) = channel();
+        let writer = FailingWriter { fails: fails.to_vec(), taken };
+        let note = |dropped| format!("{dropped} lines dropped\n");
+        let words = DroppingWriter::new(lane, Box::new(writer), Box::new(note)).expect("a thread");
+        words.push(&[b"first\n"]);
+        words.push(&[b"second\n"]);
+        assert!(words.flush(Duration::from_secs(60)));
+        drop(words);
+        let written: Vec<u8> = written.into_iter().flatten().collect();
+        String::from_utf8(written).expect("text")
+    }
+
+    #[test]
+    fn s_6_a_write_that_fails_for_a_while_loses_nothing() {
+        let kept = DroppingWriterLane::kept("words");
+        let full = [libc::ENOSPC, libc::EIO, libc::EDQUOT, libc::ESTALE, libc::EINTR];
+        assert_eq!(written_after(kept, &full), "first\nsecond\n");
+        // A pipe that does not block, and whose reader is behind.
+        let shown = DroppingWriterLane::shown("words");
+        assert_eq!(written_after(shown, &[libc::EAGAIN, libc::EAGAIN]), "first\nsecond\n");
+    }
+
+    #[test]
+    fn s_6_a_reader_or_a_terminal_that_is_gone_ends_the_lane() {
+        let shown = DroppingWriterLane::shown("words");
+        for errno in [libc::EPIPE, libc::EIO, libc::EBADF] {
+            assert_eq!(written_after(shown, &[errno]), "", "{errno}");
+        }
     }
 }

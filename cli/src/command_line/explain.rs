@@ -15,7 +15,7 @@ use super::find_job::{StateDirFlags, find_job};
 use super::printable::printable;
 use super::stdout::{print_line, print_text};
 use super::values::{address, hosts_and_ports};
-use crate::process::{ADDRESS_FILE, StatusClient, TokenSource, default_state_dir};
+use crate::process::{StatusClient, TokenSource, address_on_this_machine, default_state_dir};
 
 /// Flags of `explain`.
 #[derive(Args, Clone, Debug)]
@@ -101,10 +101,9 @@ fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {
 
 /// The status of the driver that uses a state directory; none if it does not answer.
 pub(super) async fn ask_driver(folder: &Path) -> Option<StatusReport> {
-    let address = std::fs::read_to_string(folder.join(ADDRESS_FILE)).ok()?;
-    let address = address.trim();
-    let token = TokenSource::new(address, None, None, Some(folder)).ok()?;
-    let client = StatusClient::connect(address, &token).await.ok()?;
+    let address = address_on_this_machine(folder)?.to_string();
+    let token = TokenSource::new(&address, None, None, Some(folder)).ok()?;
+    let client = StatusClient::connect(&address, &token).await.ok()?;
     let status = client.ask().await.ok();
     client.close().await;
     status

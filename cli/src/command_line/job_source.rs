@@ -1,7 +1,6 @@
 //! The source of answers about a job: the driver at an address, or a job of this machine, running or over. Used by
 //! `status`, and by the requests of `operate`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -13,7 +12,7 @@ use super::failure::CommandFailure;
 use super::find_job::find_job;
 use super::values::hosts_and_ports;
 use crate::process::{
-    ADDRESS_FILE, JobCondition, JobEnd, JobEntry, TokenSource, entry_time, is_locked,
+    JobCondition, JobEnd, JobEntry, TokenSource, address_on_this_machine, entry_time, is_locked,
 };
 
 /// Address of a driver that was given none.
@@ -112,9 +111,8 @@ impl DriverAccess {
             return at(driver, folder);
         }
         if let Some(folder) = folder.filter(|_| job.is_none()) {
-            let address = fs::read_to_string(folder.join(ADDRESS_FILE)).unwrap_or_default();
-            let address = address.trim();
-            return at(if address.is_empty() { DEFAULT_DRIVER } else { address }, Some(folder));
+            let address = address_on_this_machine(folder).map(|address| address.to_string());
+            return at(address.as_deref().unwrap_or(DEFAULT_DRIVER), Some(folder));
         }
         let found = find_job(job);
         let is_running = found.as_ref().is_ok_and(|job| job.condition() == JobCondition::Running);
@@ -128,7 +126,12 @@ impl DriverAccess {
         }
         let entry = found?;
         if is_running {
-            return at(&entry.address, Some(&entry.state_dir));
+            // The address that other machines use may be out of reach from the driver's own.
+            let here = address_on_this_machine(&entry.state_dir).map(|here| here.to_string());
+            let other = here.filter(|here| *here != entry.address);
+            let addresses: Vec<&str> =
+                [&entry.address].into_iter().chain(&other).map(|it| it.as_str()).collect();
+            return at(&addresses.join(","), Some(&entry.state_dir));
         }
         match entry.ended {
             Some(end) => Ok(JobSource::Over(Box::new(EndedJob { job: entry.job, end }))),

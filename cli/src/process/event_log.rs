@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use elastic_driver::{DriverEvent, Glance};
 use elastic_protocol::messages::{FileUmask, GoodputStatus};
-use elastic_runtime::{DroppingWriter, DroppingWriterLane, wall_clock};
+use elastic_runtime::{DroppingWriter, DroppingWriterLane, is_for_want_of_room, wall_clock};
 use nix::libc::O_NONBLOCK;
 use serde::Serialize;
 
@@ -238,15 +238,15 @@ impl Drop for EventLog {
     }
 }
 
-/// The file, used on the lane's thread. No error of the disk ends the lane.
+/// The file, used on the lane's thread. A write that fails is tried again by the lane, in the file that has the name by then: a
+/// server that was gone knows no descriptor of before.
 #[derive(Debug)]
 struct EventFile {
     path: PathBuf,
     umask: FileUmask,
-    /// The open log; none until it could be opened.
+    /// The open log; none until it could be opened, and after a failure that may be the descriptor's own.
     file: Option<File>,
     bytes: u64,
-    /// Whether the last write failed, which may have left part of a line.
     is_failing: bool,
     /// The first line of each further file.
     continued: ContinuedLine,
@@ -265,8 +265,8 @@ impl EventFile {
         Ok(())
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.as_mut().ok_or(io::ErrorKind::NotFound)?.write_all(bytes)
+    fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.as_mut().ok_or(io::ErrorKind::NotFound)?.write(bytes)
     }
 
     /// Goes on in the file that has its name now.
@@ -275,9 +275,16 @@ impl EventFile {
         self.continued.t = rfc_3339(wall_clock());
         let mut line = serde_json::to_vec(&self.continued)?;
         line.push(b'\n');
-        self.append(&line)?;
-        self.bytes += line.len() as u64;
-        Ok(())
+        // A write that failed may have left part of a line.
+        if self.is_failing && self.bytes > 0 {
+            line.insert(0, b'\n');
+        }
+        let written = self.append(&line)?;
+        self.bytes += written as u64;
+        match written == line.len() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::StorageFull.into()),
+        }
     }
 
     /// Renames a log that has become too long.
@@ -311,18 +318,16 @@ impl EventFile {
         self.go_on()
     }
 
-    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
+    /// Writes lines, as many bytes as the disk takes, and returns their number.
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<usize> {
         self.go_on_if_taken()?;
         if self.bytes > 0 && self.bytes + lines.len() as u64 > FILE_BYTES_MAX {
             self.rotate()?;
         }
-        if self.is_failing {
-            self.append(b"\n")?;
-        }
         // A single write: a reader of the growing file sees whole lines.
-        self.append(lines)?;
-        self.bytes += lines.len() as u64;
-        Ok(())
+        let written = self.append(lines)?;
+        self.bytes += written as u64;
+        Ok(written)
     }
 }
 
@@ -331,14 +336,18 @@ impl Write for EventFile {
         let written = self.write_lines(lines);
         let was_failing = std::mem::replace(&mut self.is_failing, written.is_err());
         let path = self.path.display();
-        match written {
+        match &written {
             Err(error) if !was_failing => {
-                tracing::error!(%path, %error, "the event log cannot be written");
+                tracing::error!(%path, %error, "the event log cannot be written; it is tried again");
             }
-            Ok(()) if was_failing => tracing::info!(%path, "the event log is written again"),
+            Ok(_) if was_failing => tracing::info!(%path, "the event log is written again"),
             _ => {}
         }
-        Ok(lines.len())
+        written.inspect_err(|error| {
+            if !is_for_want_of_room(error) {
+                self.file = None;
+            }
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {

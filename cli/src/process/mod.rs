@@ -51,7 +51,9 @@ pub(crate) use progress_text::{bar, gather_text, moved_text};
 pub(crate) use reach::{ReachCut, ReachReport, try_hosts};
 pub(crate) use recording::{RECORDING_FOLDER, messages_known, read_recording};
 pub(crate) use signals::{Heard, Signals, tick, unblock_signals};
-pub(crate) use state_dir::{ADDRESS_FILE, EVENTS_FILE, JOURNAL_FILE, LOCK_FILE, default_state_dir};
+pub(crate) use state_dir::{
+    ADDRESS_FILE, EVENTS_FILE, JOURNAL_FILE, LOCK_FILE, address_on_this_machine, default_state_dir,
+};
 pub(crate) use status_client::StatusClient;
 pub(crate) use step_rate::StepRate;
 pub(crate) use stored_output::file_of;

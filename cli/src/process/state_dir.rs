@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, Read as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -195,8 +195,7 @@ impl DriverStateDir {
 
     /// The address of a former driver that has not ended in order.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        let found = plain_file::read(&self.path.join(ADDRESS_FILE), PUBLISHED_BYTES_MAX).ok()?;
-        String::from_utf8(found).ok()?.trim().parse().ok()
+        bound_address(&self.path)
     }
 
     /// Removes token, address and journal: the job is over, so they must let no node in and no driver continue it.
@@ -273,6 +272,22 @@ fn write_published(
         .and_then(|()| fs::rename(&draft, path.join(ADDRESS_FILE)))
         .failed("the driver's address cannot be stored")?;
     Ok(token_path)
+}
+
+/// The address that the driver of a state directory is bound to.
+fn bound_address(path: &Path) -> Option<SocketAddr> {
+    let found = plain_file::read(&path.join(ADDRESS_FILE), PUBLISHED_BYTES_MAX).ok()?;
+    String::from_utf8(found).ok()?.trim().parse().ok()
+}
+
+/// The address at which the driver of a state directory is reached from its own machine. A driver that is bound to all addresses is
+/// reached by the loopback.
+pub(crate) fn address_on_this_machine(path: &Path) -> Option<SocketAddr> {
+    bound_address(path).map(|address| match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, address.port()).into(),
+        _ => address,
+    })
 }
 
 fn failure_text(doing: &str, path: &Path) -> String {

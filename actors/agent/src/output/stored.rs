@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use elastic_protocol::messages::FileUmask;
 use elastic_runtime::{
     DroppingWriter, DroppingWriterLane, DroppingWriterTrouble, WeakDroppingWriter,
+    is_for_want_of_room,
 };
 
 use super::owner::{FolderOwner, FolderShare, FolderTaken};
@@ -86,7 +87,9 @@ impl StoredFile {
         let (told, opened) = sync_channel(1);
         let opening = Some((files.clone(), told));
         let (umask, owner) = (plan.umask, plan.owner.clone());
-        let file = LateFile { path: path.to_owned(), umask, owner, file: None, opening };
+        let path_of_file = path.to_owned();
+        let file =
+            LateFile { path: path_of_file, umask, owner, file: None, opening, is_failing: false };
         let lane = DroppingWriterLane {
             waiting_bytes_max: WAITING_BYTES_MAX,
             answers_within: WRITTEN_WITHIN,
@@ -157,13 +160,15 @@ fn open_with_mode(path: &Path, mode: u32) -> io::Result<File> {
     }
 }
 
-/// The file on its lane's thread, which opens it first.
+/// The file on its lane's thread, which opens it first. A write that fails is tried again by the lane.
 struct LateFile {
     path: PathBuf,
     umask: FileUmask,
     owner: Option<FolderOwner>,
+    /// The open file; none before it is opened, and after a failure that may be the descriptor's own.
     file: Option<File>,
     opening: Option<(OutputFiles, SyncSender<Result<(), AttachError>>)>,
+    is_failing: bool,
 }
 
 impl LateFile {
@@ -190,16 +195,34 @@ impl LateFile {
         self.file = Some(file);
         Ok(())
     }
+
+    /// Writes to the file of that name. A server that was gone knows no descriptor of before.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(open_with_mode(&self.path, self.umask.of_files())?),
+        };
+        file.write(bytes)
+    }
 }
 
 impl Write for LateFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(file) = &mut self.file else { return Ok(bytes.len()) };
-        file.write_all(bytes).inspect_err(|error| {
-            let path = self.path.display();
-            tracing::error!(%path, %error, "output is not stored from here on");
-        })?;
-        Ok(bytes.len())
+        let written = self.append(bytes);
+        let was_failing = std::mem::replace(&mut self.is_failing, written.is_err());
+        let path = self.path.display();
+        match &written {
+            Err(error) if !was_failing => {
+                tracing::error!(%path, %error, "output is not stored; it is tried again");
+            }
+            Ok(_) if was_failing => tracing::info!(%path, "output is stored again"),
+            _ => {}
+        }
+        written.inspect_err(|error| {
+            if !is_for_want_of_room(error) {
+                self.file = None;
+            }
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -214,6 +237,7 @@ impl Write for LateFile {
         {
             tracing::error!("{error}: output is not stored");
         }
-        failed.map_or(Ok(()), |error| Err(io::Error::other(error)))
+        // A file that could not be made is not tried again: its worker may have another one by then.
+        failed.map_or(Ok(()), |error| Err(io::Error::new(io::ErrorKind::BrokenPipe, error)))
     }
 }

@@ -8,15 +8,17 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::unistd::getpid;
 
 use super::control_groups::ControlGroups;
+use super::polling::poll_within;
 
 /// Time limit for the processes of a killed group to be gone. A process in a system call that does not return stays
 /// longer, and its group with it.
-const GONE_WITHIN_MS: u16 = 1_000;
+const GONE_WITHIN_MS: u64 = 1_000;
 
 /// The group of an agent, with a group for each of its workers in it. Removed with this value.
 #[derive(Debug)]
@@ -89,7 +91,7 @@ impl WorkerGroup {
         // The file tells of changes since it was read last.
         io::read_to_string(&events)?;
         if self.is_populated() {
-            poll(&mut polled, PollTimeout::from(GONE_WITHIN_MS))?;
+            poll_within(&mut polled, Duration::from_millis(GONE_WITHIN_MS))?;
         }
         Ok(())
     }

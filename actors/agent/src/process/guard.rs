@@ -9,14 +9,16 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 use elastic_runtime::null_device;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::unistd::Pid;
 
 use super::command::in_own_session;
 use super::exit_watch::pidfd_open;
+use super::polling::poll_within;
 
 /// The guard's script. The line `+ GROUP` adds a process group, or a control group by its folder; `- GROUP` removes it;
 /// `= FOLDER` names the agent's folder for error files. At the end of stdin the remaining groups are killed, and the folder
@@ -64,7 +66,7 @@ esac
 "#;
 
 /// Time that a guard has to read its orders, or to end by itself. One that is stopped does neither.
-const OBEYS_WITHIN_MS: u16 = 2_000;
+const OBEYS_WITHIN_MS: u64 = 2_000;
 
 /// The guard process. Dropping this value ends it.
 #[derive(Debug)]
@@ -170,7 +172,7 @@ impl Drop for Guard {
 /// `WouldBlock`: it has not come.
 fn wait_for(descriptor: BorrowedFd<'_>, event: PollFlags) -> io::Result<()> {
     let mut polled = [PollFd::new(descriptor, event)];
-    match poll(&mut polled, PollTimeout::from(OBEYS_WITHIN_MS))? {
+    match poll_within(&mut polled, Duration::from_millis(OBEYS_WITHIN_MS))? {
         0 => Err(ErrorKind::WouldBlock.into()),
         _ => Ok(()),
     }

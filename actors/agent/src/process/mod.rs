@@ -29,6 +29,7 @@ mod health_check;
 mod inspection;
 mod memory;
 mod orphans;
+mod polling;
 mod proc_files;
 mod starting;
 mod system;

@@ -51,11 +51,8 @@ fn g_9_generations_that_break_between_two_hosts_go_on_without_the_younger_one() 
 fn g_9_hosts_that_are_no_longer_listed_and_train_on_are_parted_too() {
     let mut cluster = of(&["a", "b", "c"], 2);
     let members = cluster.members();
-    let blacklisted = HostEntry {
-        name: host("c"),
-        slots: 0,
-        state: HostState::Blacklisted { until: None },
-    };
+    let blacklisted =
+        HostEntry { name: host("c"), slots: 0, state: HostState::Blacklisted { until: None } };
     for unlisted in [Vec::new(), vec![blacklisted]] {
         let snapshot = HostsSnapshot { unlisted, ..HostsSnapshot::default() };
         cluster.core.handle_hosts(cluster.now, snapshot);
