@@ -6,7 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use elastic_driver::{DriverEvent, EventKind};
+use elastic_driver::{DriverEvent, EventKind, ResetWay};
+use elastic_protocol::HostName;
 use elastic_protocol::messages::{PhaseMs, StatusReport, WorkerStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
@@ -14,7 +15,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::ledger::TimeBucket;
-use crate::summary::kind_of_cause;
+use crate::summary::{RESET_KINDS, kind_of_cause};
 
 /// Most workers that have time series of their own; a gauge says how many have none.
 pub const WORKERS_LABELLED_MAX: usize = 1_024;
@@ -74,14 +75,10 @@ impl EventTally {
                 *self.resets.entry((kind_of_cause(cause), way.name())).or_default() += 1;
             }
             EventKind::ResetDone { ms, .. } => self.reset_done(ms),
-            EventKind::HostLost { host, .. } => {
-                let is_known = self.host_losses.contains_key(host.as_str());
-                if is_known || self.host_losses.len() < HOSTS_LABELLED_MAX {
-                    *self.host_losses.entry(host.to_string()).or_default() += 1;
-                } else {
-                    self.other_host_losses += 1;
-                }
+            EventKind::HostJoined { host, .. } => {
+                self.losses_of(host);
             }
+            EventKind::HostLost { host, .. } => *self.losses_of(host) += 1,
             EventKind::WorkerExited { expected: false, .. } => self.worker_failures += 1,
             EventKind::WorkerStalled { .. } => self.worker_hangs += 1,
             EventKind::StragglerFound { .. } => self.stragglers += 1,
@@ -92,6 +89,15 @@ impl EventTally {
             EventKind::CheckpointFailed { .. } => self.checkpoint_failures += 1,
             _ => {}
         }
+    }
+
+    /// The losses of a host, or of all that have no time series.
+    fn losses_of(&mut self, host: &HostName) -> &mut u64 {
+        let is_known = self.host_losses.contains_key(host.as_str());
+        if is_known || self.host_losses.len() < HOSTS_LABELLED_MAX {
+            return self.host_losses.entry(host.to_string()).or_default();
+        }
+        &mut self.other_host_losses
     }
 
     fn reset_done(&mut self, ms: &PhaseMs) {
@@ -393,9 +399,12 @@ fn of_checkpoints(
 }
 
 fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
-    let resets = tally.resets.iter().map(|((cause, way), resets)| {
-        let labels = vec![("cause", (*cause).to_owned()), ("way", (*way).to_owned())];
-        (labels, *resets as f64)
+    // A series that begins with its first reset would hide that one from `increase`.
+    let all = RESET_KINDS.iter().flat_map(|cause| ResetWay::ALL.map(|way| (*cause, way.name())));
+    let resets = all.map(|(cause, way)| {
+        let resets = tally.resets.get(&(cause, way)).copied().unwrap_or_default();
+        let labels = vec![("cause", cause.to_owned()), ("way", way.to_owned())];
+        (labels, resets as f64)
     });
     writer.counter("resets", "Resets by cause and way.", resets.collect())?;
     let failures = plain(tally.worker_failures as f64);
@@ -441,6 +450,7 @@ fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use elastic_protocol::messages::{CheckpointStatus, ReportedValues, WorkerCondition};
+    use elastic_protocol::{GenerationId, Term};
 
     use super::*;
 
@@ -497,6 +507,23 @@ mod tests {
         assert!(text.contains("elastic_node_steps_lost_total{} 4"), "{text}");
         assert!(text.contains(r#"host="a \"quoted\"\\ host""#), "{text}");
         assert!(text.contains("elastic_node_slots{bucket=\"training\"} 3"), "{text}");
+    }
+
+    /// Prometheus' `increase` does not count what a series begins with.
+    #[test]
+    fn counters_by_cause_and_by_host_begin_at_zero() {
+        let host = HostName::new("a").expect("allowed");
+        let mut tally = EventTally::default();
+        let (term, generation) = (Term(1), GenerationId(0));
+        let kind = EventKind::HostJoined { host, slots: 1 };
+        tally.handle_event(&DriverEvent { term, generation, kind });
+        let text = open_metrics(&Arc::new(JobSnapshot { tally, ..(*snapshot()).clone() }));
+        let zeros = [
+            "elastic_node_resets_total{cause=\"host_lost\",way=\"abort\"} 0",
+            "elastic_node_resets_total{cause=\"worker_leaves\",way=\"restart\"} 0",
+            "elastic_node_host_losses_total{host=\"a\"} 0",
+        ];
+        zeros.iter().for_each(|zero| assert!(text.contains(zero), "{zero}: {text}"));
     }
 
     #[test]

@@ -12,6 +12,21 @@ use crate::ledger::{GoodputLedger, TimeBucket};
 /// Most buckets, beside training, that are named.
 const BUCKETS_NAMED_MAX: usize = 3;
 
+/// All kinds of causes.
+pub(crate) const RESET_KINDS: [&str; 11] = [
+    "worker_exited",
+    "worker_failed",
+    "worker_silent",
+    "peer_broken",
+    "host_lost",
+    "host_blacklisted",
+    "deadline_passed",
+    "hosts_changed",
+    "worker_leaves",
+    "replicas_differ",
+    "shards_rebalanced",
+];
+
 /// The kind of a cause, as a label.
 pub(crate) const fn kind_of_cause(cause: &ResetCause) -> &'static str {
     match cause {

@@ -42,7 +42,7 @@ fn a_disk_that_is_full_from_the_start_is_told() {
 }
 
 /// Limits the size, in bytes, to which this process can write any file.
-fn limit_files(pid: u32, bytes: &str) {
+pub(crate) fn limit_files(pid: u32, bytes: &str) {
     let limit = format!("--fsize={bytes}:");
     let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status();
     assert!(status.expect("prlimit can be run").success());

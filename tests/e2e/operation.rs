@@ -1,9 +1,9 @@
 //! Everyday operation: misbehaving scripts, output, sizes, idle cost (section X).
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use crate::support::{Job, binary, make_executable};
+use crate::support::{Job, binary, make_executable, wait_until};
 
 fn script(folder: &std::path::Path, text: &str) -> String {
     let file = folder.join("discover.sh");
@@ -48,6 +48,30 @@ fn x_7_a_discovery_script_that_floods() {
     let stderr = job.stderr();
     assert!(code != 0, "{stderr}");
     assert!(stderr.contains("error:") && stderr.contains(&flood), "{stderr}");
+}
+
+#[test]
+fn x_13_a_driver_that_is_bound_to_all_addresses_is_found_by_its_state_directory() {
+    for bind in ["0.0.0.0:0", "[::]:0"] {
+        let folder = tempfile::TempDir::new().expect("a temporary folder");
+        let state = folder.path().join("state").display().to_string();
+        let mut driver = Command::new(binary())
+            .args(["--role", "driver", "--bind", bind, "--state-dir", &state, "-n", "1"])
+            .args(["--", "/bin/true"])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it runs");
+        let of_state_dir = |command: &str| {
+            let line = [command, "--state-dir", &state];
+            Command::new(binary()).args(line).output().expect("it runs")
+        };
+        wait_until("a driver that answers", || {
+            of_state_dir("status").status.success().then_some(())
+        });
+        let stopped = of_state_dir("stop");
+        assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+        driver.wait().expect("it ends");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::disk::limit_files;
 use crate::etcd::Etcd;
 use crate::sickness::{Disk, HeldProgram, Sickness, StoodStill, TaskGroup, small_pipe};
 use crate::support::{Job, PATIENCE, binary, is_running, now, signal};
@@ -311,6 +312,38 @@ fn s_6_a_frozen_output_directory_loses_no_host() {
     job.wait("lanes that answer", |job| (hanging(job)? == 0).then_some(()));
     assert_eq!(job.finish(), 0);
     job.assert_exact();
+}
+
+#[test]
+fn s_6_output_that_cannot_be_written_for_a_while_is_stored_later() {
+    let gates = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| gates.path().join(name);
+    let wait_at =
+        |name: &str| format!("while [ ! -e '{}' ]; do sleep 0.05; done", at(name).display());
+    let begun = at("begun").display().to_string();
+    let (full, free) = (wait_at("full"), wait_at("free"));
+    let text = format!("echo first; touch '{begun}'; {full}; echo second; {free}; echo third");
+    let flags = ["-n", "1", "--mode", "restart", "--output-dir", "DIR/out"];
+    let program = ["/bin/sh", "-c", &text].map(ToOwned::to_owned);
+    let mut job = Job::start_program(&flags, &program);
+    job.agent("a", 1);
+    job.wait("a worker that writes", |_| at("begun").exists().then_some(()));
+    let agent = job.agents["a"].id();
+    // As on a full disk: a file takes no further byte.
+    limit_files(agent, "0");
+    std::fs::write(at("full"), "").expect("ours");
+    let is_behind = |job: &mut Job| {
+        let lanes = job.status()?["hosts"][0]["lanes"].to_string();
+        lanes.contains("output file").then_some(())
+    };
+    job.wait("the lane that is behind in the status", is_behind);
+    limit_files(agent, "unlimited");
+    std::fs::write(at("free"), "").expect("ours");
+    assert_eq!(job.end(), 0);
+    let mut logs = Command::new(binary());
+    logs.arg("logs").arg(job.path("state")).args(["--rank", "0"]);
+    let logs = logs.output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&logs.stdout), "first\nsecond\nthird\n");
 }
 
 #[test]

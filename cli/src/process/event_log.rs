@@ -477,11 +477,11 @@ mod tests {
         let continued = ContinuedLine::new(1, &START);
         let mut file = EventFile::unopened(path.clone(), FileUmask::PRIVATE, continued);
         file.open().expect("made");
-        file.write_all(b"1\n").expect("never fails");
+        file.write_all(b"1\n").expect("written");
         fs::remove_dir_all(folder).expect("removed");
-        file.write_all(b"2\n").expect("never fails");
+        file.write_all(b"2\n").expect("written");
         fs::rename(&path, folder.join("aside")).expect("moved");
-        file.write_all(b"3\n").expect("never fails");
+        file.write_all(b"3\n").expect("written");
         for (name, last) in [("aside", "2"), ("events.jsonl", "3")] {
             let text = fs::read_to_string(folder.join(name)).expect("there");
             let (first, rest) = text.split_once('\n').expect("two lines");
@@ -489,6 +489,25 @@ mod tests {
             assert_eq!((&first["kind"], &first["job"]), (&"log_continued".into(), &"j".into()));
             assert_eq!(rest.trim(), last);
         }
+    }
+
+    #[test]
+    fn s_12_a_log_whose_descriptor_is_dead_goes_on_in_the_file_of_its_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("events.jsonl");
+        let continued = ContinuedLine::new(1, &START);
+        let mut file = EventFile::unopened(path.clone(), FileUmask::PRIVATE, continued);
+        file.open().expect("made");
+        file.write_all(b"1\n").expect("written");
+        // It takes no bytes any more, as that of a server that was gone.
+        file.file = Some(File::open(&path).expect("to be read alone"));
+        file.write(b"2\n").expect_err("not by this descriptor");
+        file.write_all(b"2\n").expect("by another one");
+        let text = fs::read_to_string(&path).expect("there");
+        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+        let [first, continued, last] = lines[..] else { panic!("{text}") };
+        assert!(continued.contains("log_continued"), "{continued}");
+        assert_eq!((first, last), ("1", "2"));
     }
 
     #[test]
@@ -500,12 +519,12 @@ mod tests {
         file.open().expect("made");
         let line = [vec![b'x'; (FILE_BYTES_MAX / 4) as usize - 1], vec![b'\n']].concat();
         for _ in 0..4 {
-            file.write_all(&line).expect("never fails");
+            file.write_all(&line).expect("written");
         }
         for number in 0..2 {
             File::create(&path).expect("logrotate with copytruncate");
-            file.write_all(format!("{number}\n").as_bytes()).expect("never fails");
-            file.write_all(b"more\n").expect("never fails");
+            file.write_all(format!("{number}\n").as_bytes()).expect("written");
+            file.write_all(b"more\n").expect("written");
             let text = fs::read_to_string(&path).expect("there");
             let (first, rest) = text.split_once('\n').expect("three lines");
             let first: serde_json::Value = serde_json::from_str(first).expect("an object");
@@ -523,8 +542,8 @@ mod tests {
         let continued = ContinuedLine::new(1, &START);
         let mut file = EventFile::unopened(path, FileUmask::PRIVATE, continued);
         file.open().expect("made");
-        file.write_all(b"1\n").expect("never fails");
-        file.write_all(b"2\n").expect("never fails");
+        file.write_all(b"1\n").expect("written");
+        file.write_all(b"2\n").expect("written");
         assert_eq!(file.bytes, 4, "the lines alone");
     }
 
@@ -538,7 +557,7 @@ mod tests {
         file.open().expect("made");
         let line = [vec![b'x'; (FILE_BYTES_MAX / 4) as usize - 1], vec![b'\n']].concat();
         for _ in 0..9 {
-            file.write_all(&line).expect("never fails");
+            file.write_all(&line).expect("written");
         }
         let seen = |name: &str| {
             let found = fs::metadata(folder.path().join(name)).expect("there");

@@ -15,7 +15,9 @@ pub(super) fn poll_within(polled: &mut [PollFd<'_>], within: Duration) -> io::Re
     let deadline = Instant::now() + within;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        // In whole milliseconds, rounded up: not a moment too short.
+        let left_ms = i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
+        let timeout = PollTimeout::try_from(left_ms).unwrap_or(PollTimeout::MAX);
         match poll(polled, timeout) {
             Err(Errno::EINTR) => {}
             found => return Ok(found?),

@@ -588,6 +588,9 @@ pub enum ResetWay {
 }
 
 impl ResetWay {
+    /// All ways.
+    pub const ALL: [Self; 3] = [Self::Interrupt, Self::Abort, Self::Restart];
+
     /// Name in the event log.
     pub const fn name(self) -> &'static str {
         match self {
