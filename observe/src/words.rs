@@ -397,6 +397,10 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             }
             None => format!("no host has trained a step yet after generation {from}"),
         },
+        EventKind::StateLost { committed, begins_at, steps_lost: 0, unseen: true } => format!(
+            "STEPS MAY BE LOST: every worker is gone, step {committed} was the last that a driver knew of, and the workers may have \
+             trained on without one. Training begins again at step {begins_at}, unless a later checkpoint is found."
+        ),
         EventKind::StateLost { committed, begins_at, steps_lost, unseen: true } => format!(
             "STEPS ARE LOST: every worker is gone, step {committed} was the last that a driver knew of, and the workers may have \
              trained on without one. Training begins again {}, at least {} lost.",
@@ -525,7 +529,10 @@ mod tests {
 
     #[test]
     fn l_1_no_number_is_told_for_steps_that_no_driver_has_seen() {
-        for (begins_at, begins) in [(0, "from the start"), (92, "at step 92")] {
+        for (begins_at, begins, said) in [
+            (0, "from the start", "at least 92 steps are lost"),
+            (92, "at step 92", "STEPS MAY BE LOST"),
+        ] {
             let lost = EventKind::StateLost {
                 committed: 92,
                 begins_at,
@@ -534,11 +541,7 @@ mod tests {
             };
             let words = describe_event(GenerationId(2), &lost);
             assert_eq!(words.level, EventLevel::Warn);
-            assert!(
-                words.text.contains(begins) && words.text.contains("at least"),
-                "{}",
-                words.text
-            );
+            assert!(words.text.contains(begins) && words.text.contains(said), "{}", words.text);
         }
     }
 
