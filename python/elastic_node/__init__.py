@@ -92,6 +92,10 @@ def init(comm: None = None, process_sets: Optional[Sequence[ProcessSet]] = None)
 
     Blocks until the driver has answered. Call it on the thread that trains: all else is called there, too.
 
+    In a child of a worker that has joined, forked or started by multiprocessing, it does nothing. Such a process, a DataLoader's for
+    example, has no part in the job, and collectives raise there, as do `rank` and the like. These answer with the worker's while
+    multiprocessing imports the script.
+
     Args:
         comm: must be left out: ranks are given by the driver.
         process_sets: made known at once, by every rank.
@@ -103,7 +107,7 @@ def init(comm: None = None, process_sets: Optional[Sequence[ProcessSet]] = None)
     if comm is not None:
         raise ValueError("comm is not taken: the driver says who takes part; give process_sets for parts of the world")
     _context.init()
-    for process_set in process_sets or ():
+    for process_set in (process_sets or ()) if _context.is_initialized() else ():
         add_process_set(process_set)
 
 

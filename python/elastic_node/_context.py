@@ -16,6 +16,15 @@ Place = Tuple[int, int, int, int, int, int]
 #: torchrun's variables with the parts of a place.
 _PLACE_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
 
+#: The variable by which processes that a worker starts know that it has joined its job: the job's id and the worker's.
+_JOINED = "ELASTIC_ATTACHED"
+
+_FORKED = "this process was forked from a worker, and has no part in its job: call collectives in the worker itself"
+_STARTED = (
+    "this process was started by multiprocessing, such as a DataLoader's, in a worker, and has no part in its job: call "
+    'collectives in the worker itself, in functions or under `if __name__ == "__main__":`'
+)
+
 _session: Optional[_native.Session] = None
 #: The thread that has the session, once there is one: it calls `init`, and trains.
 _job_thread = 0
@@ -29,8 +38,8 @@ _generation = 0
 #: thread, too.
 _shard_counts: List[int] = []
 _in_run = False
-#: Whether this process was forked from a worker.
-_is_forked = False
+#: Why this process has no part in the job of the worker whose child it is; `None` in any other process.
+_no_part: Optional[str] = None
 #: Whether `shutdown` was called, and no `init` since. The job is left at the end of the process.
 _is_shut_down = False
 _begin_hooks: List[Callable[[], None]] = []
@@ -41,25 +50,46 @@ _covered: Optional[BaseException] = None
 
 def init() -> None:
     """See `elastic_node.init`."""
-    global _session, _job_thread, _has_driver, _is_shut_down
+    global _session, _job_thread, _has_driver, _is_shut_down, _no_part
+    if _is_of_multiprocessing() and os.environ.get(_JOINED) == _worker():
+        # A child by "spawn" or "forkserver" imports the script again, and comes by the script's call of `init`.
+        _no_part = _no_part or _STARTED
+    if _no_part is not None:
+        return
     if _session is None:
         _session = _new_session()
         _job_thread = threading.get_ident()
         _has_driver = _session.has_driver
         if _has_driver:
+            os.environ[_JOINED] = _worker()
             _stacks.offer()
     _is_shut_down = False
+
+
+def _worker() -> str:
+    """The job's id and the worker's, as this process's environment has them."""
+    return f"{os.environ.get('ELASTIC_JOB')} {os.environ.get('ELASTIC_WORKER')}"
+
+
+def _is_importing_script() -> bool:
+    """Whether multiprocessing has started this process, or its server of forks, and imports the script in it."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
+
+
+def _is_of_multiprocessing() -> bool:
+    return multiprocessing.parent_process() is not None or _is_importing_script()
 
 
 def _new_session() -> _native.Session:
     try:
         return _native.Session()
     except _native.ElasticError as error:
-        if multiprocessing.parent_process() is None:
+        if not _is_of_multiprocessing():
             raise
         raise _native.ElasticError(
-            "this process was started by multiprocessing, such as a DataLoader's, in a worker that has joined the job: have it not call "
-            f"init(), by putting the call under `if __name__ == \"__main__\":` ({error})"
+            "this process was started by multiprocessing, and another process has joined the job by the same credential: call init() in "
+            "the worker itself, before it starts any, or in one of them "
+            f"({error})"
         ) from error
 
 
@@ -68,24 +98,21 @@ def is_initialized() -> bool:
 
 
 def is_job_thread() -> bool:
-    """Whether the caller is the thread that may use the session. A forked process has none."""
-    return not _is_forked and threading.get_ident() == _job_thread
+    """Whether the caller is the thread that may use the session. A worker's child has none."""
+    return _no_part is None and threading.get_ident() == _job_thread
 
 
 def check_process(raised: Optional[BaseException] = None) -> None:
-    """Raises in a process that was forked from a worker: it has copies of the worker's groups, and no part in its job.
-    `raised` takes precedence."""
-    if _is_forked:
-        raise raised or _native.CollectiveError(
-            "this process was forked from a worker, and has no part in its job: call collectives in the worker itself, "
-            'or start the process with multiprocessing\'s "spawn"'
-        )
+    """Raises in a worker's child: it may have copies of the worker's groups, and has no part in its job. `raised` takes
+    precedence."""
+    if _no_part is not None:
+        raise raised or _native.CollectiveError(_no_part)
 
 
 def check_thread() -> None:
     """Raises on a thread that may not use the session."""
-    # A forked process learns from the session itself that it has no part in the job.
-    if not _is_forked and not is_job_thread():
+    # A worker's child learns from `check_process` that it has no part in the job.
+    if _no_part is None and not is_job_thread():
         raise RuntimeError(
             f"called on the thread {threading.current_thread().name!r}: training, commits and all else of elastic_node are called "
             "on the thread that called elastic_node.init()"
@@ -141,13 +168,13 @@ def _leave(ending: _native.Session, error: Optional[BaseException]) -> None:
 
 def _forked() -> None:
     """This process has the worker's memory, and none of its threads."""
-    global _session, _place, _world, _is_forked
+    global _session, _place, _world, _no_part
     if _session is None:
         return
     _stacks.withdraw()
     _native.Session.abandon(_session)
     _session = _place = _world = None
-    _is_forked = True
+    _no_part = _FORKED
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -252,12 +279,15 @@ def leaving() -> None:
 
 def place() -> Place:
     """Ranks and sizes: of the current or last generation, before the first as this process was started. Any thread may
-    ask."""
-    _any_session()
-    if _place is not None:
-        return _place
-    if not _has_driver:
-        return (0, 1, 0, 1, 0, 1)
+    ask. A script may do so beside `init`, also where multiprocessing imports it in a child of the worker: these are the
+    worker's, as it has started the child."""
+    is_asked_by_script = _no_part is not None and _is_importing_script()
+    if not is_asked_by_script:
+        _any_session()
+        if _place is not None:
+            return _place
+        if not _has_driver:
+            return (0, 1, 0, 1, 0, 1)
 
     rank, size, local_rank, local_size, cross_rank, cross_size = (
         int(os.environ.get(name, default)) for name, default in zip(_PLACE_VARIABLES, (0, 1, 0, 1, 0, 1))

@@ -34,6 +34,13 @@ def test_it_is_rank_0_of_1():
     assert en.is_initialized()
 
 
+def test_a_child_by_spawn_that_calls_init_is_a_world_of_its_own():
+    program = Path(__file__).parent / "programs" / "children.py"
+    done = subprocess.run([sys.executable, program, "spawn"], capture_output=True, text=True, timeout=60)
+    child = json.loads(done.stdout.splitlines()[0])
+    assert child == {"child_of": 0, "place": [0, 1], "allreduce": 1.0, "rank": 0, "is_initialized": True}, done.stderr
+
+
 def test_a_section_changes_nothing_and_lets_its_exception_through():
     with pytest.raises(KeyError, match="of the program"), en.section("evaluation", within=60):
         raise KeyError("of the program")

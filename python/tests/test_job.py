@@ -44,6 +44,26 @@ def test_a_forked_child_that_ends_does_not_end_the_generation_of_its_parent(job,
     assert done.kinds("reset_decided") == [], done.output
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_x_2_a_child_of_multiprocessing_has_no_part_in_the_job_though_it_imports_the_script(job, method):
+    done = job("children.py", method)
+    assert done.code == 0, done.output
+    children = sorted((said for said in done.said() if "child_of" in said), key=lambda said: said["child_of"])
+    assert [(said["child_of"], said["place"]) for said in children] == [(0, [0, 2]), (1, [1, 2])], done.output
+    for said in children:
+        assert "has no part in its job" in said["allreduce"] and said["rank"] == said["allreduce"], said
+        assert not said["is_initialized"]
+    assert len([said for said in done.said() if "rank" in said and "generation" in said]) == 2, done.output
+    assert done.kinds("reset_decided") == [], done.output
+
+
+def test_x_2_a_worker_that_multiprocessing_has_started_joins_the_job(job):
+    done = job("children.py", "launcher")
+    assert done.code == 0, done.output
+    ends = sorted(done.said(), key=lambda said: said["rank"])
+    assert ends == [{"rank": 0, "sum": 2.0}, {"rank": 1, "sum": 2.0}], done.output
+
+
 def test_g_10_an_error_of_the_training_function_is_the_jobs_reason(job):
     done = job("failing.py", workers=2, flags=["--max-restarts", "0"])
     assert done.code == 1, done.output
