@@ -38,6 +38,8 @@ _generation = 0
 #: thread, too.
 _shard_counts: List[int] = []
 _in_run = False
+#: Whether training has ended, and the session has left the job.
+_has_ended = False
 #: Why this process has no part in the job of the worker whose child it is; `None` in any other process.
 _no_part: Optional[str] = None
 #: Whether `shutdown` was called, and no `init` since. The job is left at the end of the process.
@@ -50,7 +52,7 @@ _covered: Optional[BaseException] = None
 
 def init() -> None:
     """See `elastic_node.init`."""
-    global _session, _job_thread, _has_driver, _is_shut_down, _no_part
+    global _session, _job_thread, _has_driver, _is_shut_down, _has_ended, _no_part
     if _is_of_multiprocessing() and os.environ.get(_JOINED) == _worker():
         # A child by "spawn" or "forkserver" imports the script again, and comes by the script's call of `init`.
         _no_part = _no_part or _STARTED
@@ -58,6 +60,7 @@ def init() -> None:
         return
     if _session is None:
         _session = _new_session()
+        _has_ended = False
         _job_thread = threading.get_ident()
         _has_driver = _session.has_driver
         if _has_driver:
@@ -201,6 +204,7 @@ def begin_run(state: object) -> _native.Session:
     """The session, with the state that `run` keeps in step."""
     global _in_run
     current = session()
+    _check_not_ended()
     if current.in_generation:
         raise RuntimeError(
             "elastic_node.elastic.run was called after a collective, or within run: under run, "
@@ -214,6 +218,20 @@ def begin_run(state: object) -> _native.Session:
 def end_run() -> None:
     global _in_run
     _in_run = False
+
+
+def ended() -> None:
+    """Training has ended, and the session has left the job."""
+    global _has_ended
+    _has_ended = True
+
+
+def _check_not_ended() -> None:
+    if _has_ended:
+        raise _native.ElasticError(
+            "this process has left its job, since training has ended: a job has one elastic.run, and no collectives after it. Move "
+            "what follows, such as an evaluation of all ranks and the saving of the model, into the training function, behind its loop"
+        )
 
 
 def entered(current: _native.Session) -> None:
@@ -302,6 +320,7 @@ def world() -> _native.Group:
     current = session()
     if _in_run:
         raise _native.CollectiveError("the generation has ended")
+    _check_not_ended()
     if current.enter() is None:
         raise _native.ElasticError("the job is over")
     entered(current)

@@ -89,6 +89,7 @@ def run(
             while True:
                 goes_on = session.enter()
                 if goes_on is None:
+                    _context.ended()
                     if not session.has_finished:
                         raise SystemExit(0)
                     return results[-1]

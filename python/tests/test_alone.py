@@ -213,6 +213,19 @@ def test_run_returns_what_the_function_returns():
     assert calls == [0]
 
 
+@pytest.mark.parametrize("call", [lambda: en.allreduce(1.0), lambda: train_nothing(en.elastic.ObjectState())])
+def test_what_follows_the_end_of_training_is_told_to_move_into_the_training_function(call):
+    train_nothing(en.elastic.ObjectState())
+    assert en.rank() == 0
+    with pytest.raises(en.ElasticError, match="training has ended: .* into the training function, behind its loop"):
+        call()
+
+
+@en.elastic.run
+def train_nothing(state):
+    pass
+
+
 def test_the_functions_own_error_goes_through():
     @en.elastic.run
     def train(state):
