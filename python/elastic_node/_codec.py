@@ -20,7 +20,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import _holders, _jax_arrays, _torch_tensors
+from . import _holders, _jax_arrays, _jax_trees, _torch_tensors
 from ._native import CollectiveError, HostsUpdatedInterrupt
 
 if TYPE_CHECKING:
@@ -166,6 +166,9 @@ def _names_in(value: Any, path: str, names: Names, depth: int) -> None:
         return
     if isinstance(value, _holders.HeldContent):
         _names_in(value.content, path, names, depth)
+    elif isinstance(value, _jax_trees.TreeLeaves):
+        for name, leaf in zip(value.names, value.leaves):
+            _names_in(leaf, f"{path}.{name}", names, depth + 1)
     elif depth < _DEPTH_MAX and not isinstance(value, _holders.LEAVES):
         for key, item in _parts_of(value):
             _names_in(item, f"{path}.{key}" if path else str(key), names, depth + 1)
@@ -242,7 +245,7 @@ def blaming(content: Any) -> Iterator[None]:
         # The encoded content is not at fault.
         raise
     except Exception as error:
-        name = next((name for name, part in _parts_of(content) if not _is_encodable(part)), None)
+        name = next((name for name, part in _parts_of(content) if not is_encodable(part)), None)
         what = "the state" if name is None else f"{name!r} in the state"
         if type(error) in _PLAIN_ERRORS:
             raise type(error)(f"{what} cannot be saved: {error}") from error
@@ -261,7 +264,7 @@ _PLAIN_ERRORS = (
 )
 
 
-def _is_encodable(value: Any) -> bool:
+def is_encodable(value: Any) -> bool:
     try:
         encode(value)
     except Exception:

@@ -54,11 +54,11 @@ def children_of(value: Any) -> List[Tuple[str, Any]]:
     if jax is None or not hasattr(jax, "tree_util"):
         return []
     found, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda part: part is not value)
-    return [(_name_of(path[0]), part) for path, part in found if path]
+    return [(name_of(path[0]), part) for path, part in found if path]
 
 
-def _name_of(key: Any) -> str:
-    # Keys of dictionaries, attributes, positions.
+def name_of(key: Any) -> str:
+    """A part of the way to a leaf of a tree: the key of a dictionary, an attribute, a position."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
@@ -71,15 +71,16 @@ def placed_as(value: Any, holder: Any) -> Any:
     jax = sys.modules.get("jax")
     if jax is None or not hasattr(jax, "tree_util"):
         return value
-
-    def place(taken: Any, held: Any) -> Any:
-        has_place = is_jax_array(taken) and is_jax_array(held) and getattr(held, "committed", False)
-        return jax.device_put(taken, held.sharding) if has_place and taken.shape == held.shape else taken
-
     tree = jax.tree_util
     try:
         is_alike = tree.tree_structure(value) == tree.tree_structure(holder)
     except (TypeError, ValueError):
         # JAX refuses dictionaries whose keys have no order.
         is_alike = False
-    return tree.tree_map(place, value, holder) if is_alike else value
+    return tree.tree_map(placed, value, holder) if is_alike else value
+
+
+def placed(taken: Any, held: Any) -> Any:
+    """An array on the devices on which `held` is, if the program has chosen them; anything else as it is."""
+    has_place = is_jax_array(taken) and is_jax_array(held) and getattr(held, "committed", False)
+    return sys.modules["jax"].device_put(taken, held.sharding) if has_place and taken.shape == held.shape else taken

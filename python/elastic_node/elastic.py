@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, Generic, Iterable, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, FrozenSet, Generic, Iterable, List, Optional, Tuple, TypeVar
 
-from . import _agreement, _codec, _context, _holders, _native
+from . import _agreement, _codec, _context, _holders, _jax_trees, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler, EpochOrder
 from ._shards import DataShard, ShardedSampler, ShardedStep
@@ -40,6 +40,8 @@ __all__ = [
 Captured = Tuple[
     bytes, List[Any], List[Optional[Tuple[_codec.Name, bool]]], List[int], Optional[Callable[[], None]]
 ]
+#: A content in memory of its own: the header, and the arrays.
+Copied = Tuple[bytes, List[bytes]]
 #: What `State._alike` says; compared at the first commit of each generation.
 _STATES = _agreement.Agreement(
     "the state at a commit",
@@ -156,7 +158,7 @@ class State(Generic[Content]):
     """
 
     _session: Optional[_native.Session] = None
-    _saved: Optional[Tuple[bytes, List[bytes]]] = None
+    _saved: Optional[Copied] = None
     #: Names of arrays of which each rank has its own.
     _per_rank: Tuple[str, ...] = ()
 
@@ -223,8 +225,7 @@ class State(Generic[Content]):
             session.note_passes(self._passes())
             session.save()
         else:
-            header, buffers = self._capture()
-            self._saved = header, [bytes(buffer) for buffer in buffers]
+            self._saved = self._copied()
 
     def restore(self) -> None:
         """Goes back to the last saved state. `run` does that by itself when a worker was lost."""
@@ -232,8 +233,7 @@ class State(Generic[Content]):
         if session is not None:
             session.restore()
         elif self._saved is not None:
-            header, buffers = self._saved
-            self._apply(header, [bytearray(buffer) for buffer in buffers])
+            self._take(self._saved)
 
     def check_host_updates(self) -> None:
         """Lets a planned change of the world take effect, without a commit: live state is kept. Every rank calls it
@@ -255,9 +255,17 @@ class State(Generic[Content]):
         from ._objects import broadcast_object
 
         rank = _context.world().rank
-        content: Content = broadcast_object(self.capture() if rank == 0 else None, root_rank=0)
+        copied: Copied = broadcast_object(self._copied() if rank == 0 else None, root_rank=0)
         if rank != 0:
-            self.apply(content)
+            self._take(copied)
+
+    def _copied(self) -> Copied:
+        header, buffers = self._capture()
+        return header, [bytes(buffer) for buffer in buffers]
+
+    def _take(self, copied: Copied) -> None:
+        header, buffers = copied
+        self._apply(header, [bytearray(buffer) for buffer in buffers])
 
     def _session_here(self) -> Optional[_native.Session]:
         """The session within `run`; outside of it there is none, and any thread may save."""
@@ -275,18 +283,32 @@ class State(Generic[Content]):
 
     def _capture(self) -> Tuple[bytes, List[Any]]:
         """The content as a header and arrays, all of which have their bytes."""
-        content = self.capture()
-        with _codec.blaming(content):
-            return _codec.encode(content, self._in_place(content))
+        return self._encoded(self.capture(), lambda content: _codec.encode(content, self._in_place(content)))
 
     def _capture_begun(self, is_named: bool) -> Captured:
         """The content for a commit. Arrays on a GPU are still being copied; the program may change them from here on."""
-        content = self.capture()
-        with _codec.blaming(content):
-            encoded = _codec.begin_encoding(content, self._in_place(content), is_named)
+        encoded = self._encoded(
+            self.capture(), lambda content: _codec.begin_encoding(content, self._in_place(content), is_named)
+        )
         names = [name and (name, self._is_per_rank(name[0])) for name in encoded.names]
         wait = None if encoded.copies is None else encoded.copies.wait
         return encoded.header, encoded.buffers, names, encoded.late, wait
+
+    def _encoded(self, content: Content, encode: Callable[[Content], Result]) -> Result:
+        """The result of `encode` for captured content, or for what is captured in its place where pickle does not take that."""
+        try:
+            with _codec.blaming(content):
+                return encode(content)
+        except Exception:
+            if not self._captures_otherwise(content):
+                raise
+        content = self.capture()
+        with _codec.blaming(content):
+            return encode(content)
+
+    def _captures_otherwise(self, content: Content) -> bool:
+        """Whether `capture` gives something else from now on, since this content cannot be encoded."""
+        return False
 
     def _is_per_rank(self, array: str) -> bool:
         return any(array == name or array.startswith(f"{name}.") for name in self._per_rank)
@@ -320,6 +342,10 @@ class ObjectState(State[Dict[str, Any]]):
     Attributes that are added later are part of the state, unless their name begins with an underscore. One that is added after the
     last commit is removed when the state goes back to it.
 
+    A tree of JAX that pickle does not take, since there are functions in it, such as flax's `TrainState` or a module of equinox, is
+    saved by its leaves, arrays and numbers. Its structure, with all that is no leaf, is the one that this rank has there; functions
+    among the leaves stay, too. Every rank makes such a tree before `run`, with the same leaves.
+
     For type checkers, derive from it and annotate them; that class is made in the same way::
 
         class Training(ObjectState):
@@ -334,6 +360,9 @@ class ObjectState(State[Dict[str, Any]]):
         ValueError: an attribute has the name of a method, such as `commit`.
     """
 
+    #: The attributes of which the leaves alone are saved.
+    _trees: FrozenSet[str] = frozenset()
+
     def __init__(self, bcast_object: object = None, get_rank: object = None, **kwargs: object) -> None:
         # The first two parameters are those of Horovod's class; this one does not use them.
         super().__init__()
@@ -343,15 +372,25 @@ class ObjectState(State[Dict[str, Any]]):
             setattr(self, name, value)
 
     def capture(self) -> Dict[str, Any]:
-        return {name: self._captured(self.__dict__[name]) for name in self._public()}
+        return {name: self._captured(name, self.__dict__[name]) for name in self._public()}
 
-    def _captured(self, value: Any) -> Any:
+    def _captured(self, name: str, value: Any) -> Any:
+        if name in self._trees and _jax_trees.has_arrays(value):
+            return _jax_trees.leaves_of(value)
         return self._content_of(value) if self._is_holder(value) else _holders.captured(value, self)
+
+    def _captures_otherwise(self, content: Dict[str, Any]) -> bool:
+        own = {name: self.__dict__.get(name) for name in set(content).difference(self._trees)}
+        trees = {name for name, value in own.items() if _jax_trees.has_arrays(value) and not _codec.is_encodable(content[name])}
+        self._trees = self._trees.union(trees)
+        return bool(trees)
 
     def apply(self, content: Dict[str, Any]) -> None:
         for name, value in content.items():
             holder: Any = self.__dict__.get(name)
-            if self._is_holder(holder):
+            if isinstance(value, _jax_trees.TreeLeaves):
+                setattr(self, name, _jax_trees.with_leaves(holder, value, name))
+            elif self._is_holder(holder):
                 self._give(holder, value)
             else:
                 setattr(self, name, _holders.given(holder, value, self, name))
