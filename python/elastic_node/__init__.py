@@ -92,9 +92,9 @@ def init(comm: None = None, process_sets: Optional[Sequence[ProcessSet]] = None)
 
     Blocks until the driver has answered. Call it on the thread that trains: all else is called there, too.
 
-    In a child of a worker that has joined, forked or started by multiprocessing, it does nothing. Such a process, a DataLoader's for
-    example, has no part in the job, and collectives raise there, as do `rank` and the like. These answer with the worker's while
-    multiprocessing imports the script.
+    In a child of a worker that has joined, forked or started by multiprocessing, it does nothing. Such a process, a DataLoader's
+    for example, has no part in the job, and collectives raise there, as do `rank` and the like. These answer with the worker's
+    while multiprocessing imports the script.
 
     Args:
         comm: must be left out: ranks are given by the driver.

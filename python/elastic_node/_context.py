@@ -90,9 +90,8 @@ def _new_session() -> _native.Session:
         if not _is_of_multiprocessing():
             raise
         raise _native.ElasticError(
-            "this process was started by multiprocessing, and another process has joined the job by the same credential: call init() in "
-            "the worker itself, before it starts any, or in one of them "
-            f"({error})"
+            "this process was started by multiprocessing, and another one may have joined the job by the same credential: call "
+            f"init() in the worker itself, before it starts any, or in one of them alone ({error})"
         ) from error
 
 
@@ -229,8 +228,9 @@ def ended() -> None:
 def _check_not_ended() -> None:
     if _has_ended:
         raise _native.ElasticError(
-            "this process has left its job, since training has ended: a job has one elastic.run, and no collectives after it. Move "
-            "what follows, such as an evaluation of all ranks and the saving of the model, into the training function, behind its loop"
+            "this process has left its job, since training has ended: a job has one elastic.run, and no collectives after it. "
+            "Move what follows, such as an evaluation of all ranks and the saving of the model, into the training function, behind "
+            "its loop"
         )
 
 

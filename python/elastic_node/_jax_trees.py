@@ -1,5 +1,5 @@
-"""JAX's trees whose structure pickle does not take, such as flax's `TrainState`, which has functions in it: their leaves are saved, and
-each rank keeps the structure that its own program has made. `ObjectState` uses it. Nothing here imports JAX."""
+"""JAX's trees whose structure pickle does not take, such as flax's `TrainState`, which has functions in it: their leaves are
+saved, and each rank keeps the structure that its own program has made. `ObjectState` uses it."""
 
 from __future__ import annotations
 

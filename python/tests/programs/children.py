@@ -1,6 +1,6 @@
 """Children that multiprocessing starts. Each prints what it may do.
 
-argv: the start method, of children that a worker starts; `launcher` for a process that does not call `init`, and starts the worker.
+argv: the start method, of children that a worker starts; `launcher` for a process that starts the worker, and is none itself.
 """
 
 import json
