@@ -75,6 +75,8 @@ def run(
         SystemExit: this worker has no part in the job any more, and holds no state that was trained to the end. Its code is 0.
         ElasticError: the job failed, or the driver is gone.
         RuntimeError: another thread calls it than the one that called `init`.
+        TypeError, AttributeError, pickle.PicklingError: the state has something that pickle does not take. It is looked for
+            before training, too.
         TypeError: the first argument is no `State`; `func` is a coroutine function or a generator function, or returns what
             such a function does: it would not have trained.
     """
@@ -88,6 +90,7 @@ def run(
         state._session = session
         results: List[Result] = []
         try:
+            state._check_encodable()
             while True:
                 goes_on = session.enter()
                 if goes_on is None:
@@ -306,6 +309,15 @@ class State(Generic[Content]):
         with _codec.blaming(content):
             return encode(content)
 
+    def _check_encodable(self) -> None:
+        """Raises, before any other rank waits for this one, what each commit would raise for this state."""
+        try:
+            content = self.capture()
+        except Exception:
+            # A newcomer may have nothing to capture before it has taken the state of others.
+            return
+        self._encoded(content, _codec.encode)
+
     def _captures_otherwise(self, content: Content) -> bool:
         """Whether `capture` gives something else from now on, since this content cannot be encoded."""
         return False
@@ -342,9 +354,9 @@ class ObjectState(State[Dict[str, Any]]):
     Attributes that are added later are part of the state, unless their name begins with an underscore. One that is added after the
     last commit is removed when the state goes back to it.
 
-    A tree of JAX that pickle does not take, since there are functions in it, such as flax's `TrainState` or a module of equinox, is
-    saved by its leaves, arrays and numbers. Its structure, with all that is no leaf, is the one that this rank has there; functions
-    among the leaves stay, too. Every rank makes such a tree before `run`, with the same leaves.
+    A tree of JAX that pickle does not take, since there are functions in it, such as flax's `TrainState` or a module of equinox,
+    is saved by its leaves, arrays and numbers. Its structure, with all that is no leaf, is the one that this rank has there;
+    functions among the leaves stay, too. Every rank makes such a tree before `run`, with the same leaves.
 
     For type checkers, derive from it and annotate them; that class is made in the same way::
 

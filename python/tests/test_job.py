@@ -70,7 +70,14 @@ def test_g_10_an_error_of_the_training_function_is_the_jobs_reason(job):
     assert "ArithmeticError: the loss is not finite" in done.output
 
 
-@pytest.mark.parametrize("when", ["begin", "commit", "end"])
+def test_g_10_a_state_that_cannot_be_encoded_from_the_beginning_is_an_exception_that_costs_no_reset(job):
+    done = job("unencodable.py", "begin", workers=2)
+    assert done.code == 1, done.output
+    assert "TypeError: 'guard' in the state cannot be saved: cannot pickle '_thread.lock' object" in done.output
+    assert done.kinds("reset_decided") == [], done.output
+
+
+@pytest.mark.parametrize("when", ["commit", "end"])
 def test_why_a_state_cannot_be_encoded_is_the_jobs_reason(job, when):
     done = job("unencodable.py", when, workers=2, flags=["--max-restarts", "0"])
     assert done.code == 1, done.output
