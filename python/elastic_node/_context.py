@@ -46,6 +46,7 @@ _no_part: Optional[str] = None
 _is_shut_down = False
 _begin_hooks: List[Callable[[], None]] = []
 _end_hooks: List[Callable[[], None]] = []
+_commit_hooks: List[Callable[[], None]] = []
 #: See `cover`.
 _covered: Optional[BaseException] = None
 
@@ -285,6 +286,21 @@ def on_generation_begin(hook: Callable[[], None]) -> None:
 def on_generation_end(hook: Callable[[], None]) -> None:
     """Calls `hook` whenever a generation ends here, before its groups are closed."""
     _end_hooks.append(hook)
+
+
+def on_commit(hook: Callable[[], None]) -> None:
+    """Calls `hook` before each commit and each save of a state; it raises to refuse one."""
+    _commit_hooks.append(hook)
+
+
+def check_commit() -> None:
+    """A state is about to be saved.
+
+    Raises:
+        Exception: of a hook that refuses it.
+    """
+    for hook in _commit_hooks:
+        hook()
 
 
 def leaving() -> None:

@@ -211,9 +211,11 @@ class State(Generic[Content]):
             ValueError: at the first commit of a generation: samplers have not made the same progress on all ranks, or
                 optimisers have their parameters in another order; nothing was committed.
             CollectiveError: the generation has ended; nothing was committed. Let it pass.
-            RuntimeError: within `run`, on another thread than the one that called `init`; nothing was committed.
+            RuntimeError: within `run`, on another thread than the one that called `init`; or between two steps of an
+                `ElasticAccelerator` that accumulates gradients; nothing was committed.
         """
         session = self._session_here()
+        _context.check_commit()
         if session is None:
             self.save()
         else:
@@ -222,8 +224,13 @@ class State(Generic[Content]):
             session.commit()
 
     def save(self) -> None:
-        """Saves the state, without a look at the world. Every rank does at the same step, on the thread that called `init`."""
+        """Saves the state, without a look at the world. Every rank does at the same step, on the thread that called `init`.
+
+        Raises:
+            RuntimeError: as `commit`.
+        """
         session = self._session_here()
+        _context.check_commit()
         if session is not None:
             session.note_passes(self._passes())
             session.save()

@@ -60,6 +60,18 @@ def test_accelerate_gathers_each_sample_of_an_elastic_sampler_once(job):
         assert one["numbers"] == left, one
 
 
+def test_a_commit_between_two_steps_of_accelerate_is_refused(job):
+    needs("accelerate")
+    done = job("accelerate_accumulated.py", workers=2)
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 2, done.output
+    for end in ends:
+        assert end["refusals"][2] == [None, None], "the third batch makes the step"
+        for refusal in end["refusals"][0] + end["refusals"][1]:
+            assert "if accelerator.sync_gradients: state.commit()" in refusal, end
+
+
 @pytest.mark.parametrize("case", ["forbidden", "accelerator", "before"])
 def test_a_rank_that_accelerate_would_train_apart_from_the_others_is_refused(job, case):
     needs("transformers")

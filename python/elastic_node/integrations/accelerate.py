@@ -14,7 +14,8 @@
             for number, (x, y) in enumerate(loader):
                 ...
                 sampler.record_batch(number, 16)
-                state.commit()
+                if accelerator.sync_gradients:
+                    state.commit()
             sampler.set_epoch(sampler.epoch + 1)
 """
 
@@ -88,6 +89,18 @@ def _take_the_cpu() -> None:
 _context.on_generation_begin(_take_the_cpu)
 
 
+def _refuse_half_a_step() -> None:
+    """Refuses a commit between two steps: gradients that wait for the next step are no part of it."""
+    if not GradientState().sync_gradients:
+        raise RuntimeError(
+            "a commit while the accelerator accumulates gradients: after a loss, those of the batches before it would be missing. "
+            "Commit where a step is made: if accelerator.sync_gradients: state.commit()"
+        )
+
+
+_context.on_commit(_refuse_half_a_step)
+
+
 def check_ranks(num_processes: int, device: torch.device) -> None:
     """Refuses a rank that would train apart from the others. All ranks call it.
 
@@ -119,6 +132,9 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate's typ
     """`accelerate.Accelerator` over the generation's collectives. Make it, and prepare the state's objects with it, at the
     beginning of the function that `elastic_node.elastic.run` runs. A loader with an `ElasticSampler` is not divided once
     more. Where no rank has an accelerator, all train on CPUs.
+
+    With `gradient_accumulation_steps`, a state is committed where a step is made (`sync_gradients`); between two steps its
+    `commit` and `save` raise `RuntimeError`.
 
     Args:
         kwargs: of `Accelerator`.
