@@ -129,3 +129,18 @@ def test_a_trainer_without_max_steps_is_refused(tmp_path):
     arguments = TrainingArguments(str(tmp_path), use_cpu=True, num_train_epochs=1, report_to=[])
     with pytest.raises(ValueError, match="max_steps"):
         ElasticTrainer(state, model=torch.nn.Linear(1, 1), args=arguments, train_dataset=[{"x": 0.0}])
+
+
+def test_training_data_that_the_states_sampler_does_not_count_are_refused(job):
+    needs("transformers")
+    done = job("transformers_refused.py", workers=2)
+    assert done.code == 0, done.output
+    assert len(done.said()) == 2, done.output
+    for refusals in done.said():
+        assert "train_dataset is iterable (Stream)" in refusals["stream"], refusals
+        assert "train_dataset is iterable (MeasuredStream)" in refusals["measured stream"], refusals
+        assert "train_dataset is iterable (Stream)" in refusals["replaced by a stream"], refusals
+        for name, samples in {"longer": 32, "shorter": 8, "packed": 4, "replaced": 17}.items():
+            expected = f"train_dataset has {samples} samples, and the data set of the state's sampler has 16"
+            assert expected in refusals[name], refusals
+        assert refusals["the sampler's"] is None, refusals

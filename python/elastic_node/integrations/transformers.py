@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import Any, Dict, Optional, Tuple
 
 from accelerate.data_loader import BatchSamplerShard
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..elastic import ObjectState
@@ -123,7 +123,8 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         kwargs: of `Trainer`.
 
     Raises:
-        ValueError: the arguments have no `max_steps`. In `train`: an epoch has no whole batch, with `dataloader_drop_last`.
+        ValueError: the arguments have no `max_steps`; the training data set is an `IterableDataset`, or of another length than
+            the data set of the state's sampler. In `train`: an epoch has no whole batch, with `dataloader_drop_last`.
         RuntimeError: this rank would train apart from the others: it has no accelerator, and others have one; or the arguments were
             made before the process group.
         CollectiveError: a worker was lost, or the generation was aborted.
@@ -135,10 +136,33 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         super().__init__(**kwargs)
         if self.args.max_steps <= 0:
             raise ValueError("give TrainingArguments a max_steps: how many steps an epoch has, follows the ranks")
-        check_ranks(self.accelerator.num_processes, self.args.device)
         self._elastic_state = elastic_state
+        self._check_train_dataset()
+        check_ranks(self.accelerator.num_processes, self.args.device)
         self._commits = CommitStateCallback(elastic_state, steps_per_commit)
         self.add_callback(self._commits)
+
+    def _check_train_dataset(self) -> None:
+        """Refuses a training data set whose samples the state's sampler does not count.
+
+        Raises:
+            ValueError: it has no places to count, or is of another length than the sampler's.
+        """
+        dataset, counted = self.train_dataset, len(self._elastic_state.sampler.dataset)
+        if dataset is None:
+            return
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"train_dataset is iterable ({type(dataset).__name__}), and the state's sampler cannot count its samples: after "
+                "a loss they would begin again. Give a map-style data set, with __len__ and __getitem__; or train by restart, with "
+                "transformers.Trainer and its own checkpoints"
+            )
+        if len(dataset) != counted:
+            raise ValueError(
+                f"train_dataset has {len(dataset)} samples, and the data set of the state's sampler has {counted}: make the sampler "
+                "of the data set that is trained. Where the trainer makes another one of what it is given (packing), prepare it "
+                "before, and give the result to both"
+            )
 
     def _run_epoch(self, **kwargs: Any) -> None:
         # The trainer counts once, at its start, when the sampler's epoch can be partly over.
@@ -160,6 +184,8 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         return Remaining(self._elastic_state.sampler)
 
     def get_train_dataloader(self) -> "DataLoader[Any]":
+        # It may have been replaced since this trainer was made.
+        self._check_train_dataset()
         loader: DataLoader[Any] = super().get_train_dataloader()
         if isinstance(loader.batch_sampler, BatchSamplerShard):
             # The sampler gives each rank its own samples, as many as the others'. A last batch is not filled up: not with
