@@ -144,3 +144,14 @@ def test_training_data_that_the_states_sampler_does_not_count_are_refused(job):
             expected = f"train_dataset has {samples} samples, and the data set of the state's sampler has 16"
             assert expected in refusals[name], refusals
         assert refusals["the sampler's"] is None, refusals
+
+
+@pytest.mark.parametrize("made, steps_per_commit", [("inside", 1), ("outside", 1), ("outside", 100)])
+def test_early_stopping_of_transformers_counts_on_after_a_loss(job, made, steps_per_commit):
+    """With more steps between two commits than there are, training begins anew, and with it the counting."""
+    needs("transformers")
+    done = job("transformers_stopped.py", made, str(steps_per_commit), workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    # The evaluation after the second step is the best one; three worse ones stop the training.
+    assert done.said() == [{"steps": 8, "counted": 3, "evaluations": 4}] * 2, done.output

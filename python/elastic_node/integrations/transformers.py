@@ -14,12 +14,14 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import asdict
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
 from ..elastic import ObjectState
 from ..torch import ElasticDistributedSampler
@@ -108,8 +110,36 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
         parts = ("model", "optimizer", "lr_scheduler")
         checkpoint = {name: getattr(trainer, name).state_dict() for name in parts}
         shared = {name: value for name, value in asdict(trainer.state).items() if name not in _NOT_SHARED}
+        shared["stateful_callbacks"] = _contents_of(trainer)
         self._state.checkpoint = {**checkpoint, "trainer": shared}
         self._state.commit()
+
+
+def _exportable(trainer: Trainer) -> Iterator[Any]:
+    """A trainer's callbacks that export their state."""
+    return (callback for callback in trainer.callback_handler.callbacks if isinstance(callback, ExportableState))
+
+
+def _contents_of(trainer: Trainer) -> Dict[str, Any]:
+    """The states of a trainer's callbacks, as its own checkpoints have them: by class, several of one class as a list."""
+    exported: Dict[str, Any] = TrainerState(stateful_callbacks=[*_exportable(trainer), trainer.control]).stateful_callbacks
+    return exported
+
+
+def _restore_callbacks(trainer: Trainer, contents: Optional[Dict[str, Any]]) -> None:
+    """Gives a trainer's callbacks the attributes of a commit; their arguments are the program's. Before the first commit, each
+    has those that it was first trained with: a callback made outside of the training function has counted since, a newcomer's
+    has not."""
+    left: Dict[str, List[Any]] = {}
+    for name, content in (contents or {}).items():
+        left[name] = list(content) if isinstance(content, list) else [content]
+    for callback in _exportable(trainer):
+        as_given = vars(callback).setdefault("_elastic_node_as_given", deepcopy(callback.state()))
+        of_class = left.get(type(callback).__name__)
+        # The commit of a job that is resumed may have none of it.
+        content = of_class.pop(0) if of_class else as_given
+        for name, value in deepcopy(content.get("attributes", {})).items():
+            setattr(callback, name, value)
 
 
 class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformers are not looked at.
@@ -196,7 +226,11 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> Tuple[int, int]:
         first, skipped = super()._init_training_state(*args, **kwargs)
-        for name, value in (self._elastic_state.checkpoint or {}).get("trainer", {}).items():
+        restored = (self._elastic_state.checkpoint or {}).get("trainer", {})
+        for name, value in restored.items():
             setattr(self.state, name, value)
+        _restore_callbacks(self, restored.get("stateful_callbacks"))
+        # Those of this trainer: its own checkpoints look for each of them.
+        self.state.stateful_callbacks = _contents_of(self)
         is_over = self.state.global_step >= self.state.max_steps
         return (self.state.num_train_epochs if is_over else first), skipped
