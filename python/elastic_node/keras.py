@@ -20,11 +20,14 @@ On TensorFlow the model is compiled with `jit_compile=False`: XLA there calls no
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Protocol, Sequence
+import functools
+import logging
+from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import keras
 
 from . import _keras_gradients
+from ._objects import broadcast_object
 from .elastic import ObjectState, State
 
 __all__ = [
@@ -48,6 +51,12 @@ _LOSS_SCALE_OUTSIDE = (
 )
 
 
+#: Keras' callbacks that watch a value from epoch to epoch, and what they know of it. They forget it as a training begins: without
+#: help, in each generation.
+_MONITORS = (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau, keras.callbacks.ModelCheckpoint)
+_MONITORED = ("best", "best_epoch", "wait", "cooldown_counter")
+
+
 class CountsBatches(Protocol):
     """A state with the number of the epoch's batches that are done."""
 
@@ -62,7 +71,8 @@ class CountsEpochs(Protocol):
 
 class KerasState(ObjectState):
     """The weights of a model and of its optimiser, and any other values: `KerasState(model, epoch=0, batch=0)`. Horovod's
-    TensorFlowKerasState.
+    TensorFlowKerasState. With `CommitStateCallback` also what Keras' `EarlyStopping`, `ReduceLROnPlateau` and
+    `ModelCheckpoint(save_best_only=True)` know.
 
     Args:
         model: built, so that its weights are there; compiled, unless an optimiser is given.
@@ -83,6 +93,8 @@ class KerasState(ObjectState):
         self, model: keras.Model, optimizer: Optional[keras.optimizers.Optimizer] = None, **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
+        #: Number of the epochs after which Keras' callbacks knew something, and what each did; nothing once the training is over.
+        self._monitored: Tuple[int, Dict[str, Dict[str, Any]]] = 0, {}
         self._model = model
         self._optimizer = optimizer or model.optimizer
         averages = getattr(self._optimizer, "averages_gradients", False)
@@ -118,7 +130,7 @@ class KerasState(ObjectState):
     def capture(self) -> Dict[str, Any]:
         self._settle()
         values = [keras.ops.convert_to_numpy(variable) for variable in self._variables()]
-        return {"values": super().capture(), "variables": values}
+        return {"values": super().capture(), "variables": values, "monitored": self._monitored}
 
     def apply(self, content: Dict[str, Any]) -> None:
         variables, values = self._variables(), content["variables"]
@@ -129,6 +141,8 @@ class KerasState(ObjectState):
                 "of the state"
             )
         super().apply(content["values"])
+        # Checkpoints of earlier releases have none.
+        self._monitored = content.get("monitored", (0, {}))
         if _keras_gradients.BACKEND == "jax":
             # Variables that an epoch left when it was broken off: later than this content, or without memory.
             self._model._jax_state, self._model._jax_state_synced = None, True
@@ -144,9 +158,23 @@ def _difference(held: Sequence[Sequence[int]], own: Sequence[Sequence[int]]) -> 
     return f"variable {number} of the state's model and optimizer has shape {held[number]}, and this rank's has {own[number]}"
 
 
+def _monitors(callbacks: Sequence[Any]) -> Dict[str, Any]:
+    """Keras' callbacks that watch a value, by names that are the same on all ranks."""
+    named: Dict[str, Any] = {}
+    for callback in callbacks:
+        # A `ModelCheckpoint` that saves each epoch knows nothing.
+        if isinstance(callback, _MONITORS) and getattr(callback, "save_best_only", True):
+            name = f"{type(callback).__name__} of {callback.monitor}"
+            while name in named:
+                name += ", another"
+            named[name] = callback
+    return named
+
+
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types of its own.
     """Commits the state after every so many batches, and at the end of each epoch, after its validation. Put it behind the callbacks
-    that count.
+    that count, and behind Keras' `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint(save_best_only=True)`: what rank 0's
+    knew at the end of the last epoch is part of a `KerasState`, and after a loss they go on from there.
 
     Args:
         state: of `elastic_node.elastic.run`.
@@ -156,9 +184,27 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     def __init__(self, state: State[Any], batches_per_commit: int = 1) -> None:
         super().__init__()
         self._state, self._every, self._batches = state, batches_per_commit, 0
+        self._monitors: Dict[str, Any] = {}
 
     def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
         self._batches = 0
+
+    def all_have_begun(self, callbacks: Sequence[Any]) -> None:
+        """Gives Keras' callbacks what they knew.
+
+        Args:
+            callbacks: of this training, in order; each has forgotten already.
+        """
+        if not isinstance(self._state, KerasState):
+            return
+        self._monitors = _monitors(callbacks)
+        if self._is_of_this_training(self._state):
+            for name, callback in self._monitors.items():
+                vars(callback).update(self._state._monitored[1].get(name, {}))
+        late = _monitors(callbacks[callbacks.index(self) :])
+        if late:
+            warning = "%s is behind CommitStateCallback, which commits what it knew an epoch before: put it in front"
+            logging.getLogger(__name__).warning(warning, ", ".join(late))
 
     def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None) -> None:
         self._batches += 1
@@ -166,8 +212,51 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             self._state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+        if isinstance(self._state, KerasState):
+            self._state._monitored = epoch + 1, self._known()
         # The last batch was committed in an epoch that was not counted yet, and would begin again.
         self._state.commit()
+
+    def on_train_end(self, logs: Optional[Dict[str, Any]] = None) -> None:
+        if isinstance(self._state, KerasState) and self._is_of_this_training(self._state):
+            # A later training in the same function begins with callbacks that know nothing.
+            self._state._monitored = 0, {}
+
+    def _is_of_this_training(self, state: KerasState) -> bool:
+        """Whether callbacks of this training knew what the state has. An earlier one, which is over, comes by again after a loss in
+        a later one."""
+        epochs = (self.params or {}).get("epochs")
+        return epochs is None or state._monitored[0] <= epochs
+
+    def _known(self) -> Dict[str, Dict[str, Any]]:
+        """What Keras' callbacks know, rank 0's: often it alone has a `ModelCheckpoint`, and may be lost."""
+        own = {
+            name: {part: vars(callback)[part] for part in _MONITORED if part in vars(callback)}
+            for name, callback in self._monitors.items()
+        }
+        known: Dict[str, Dict[str, Any]] = own if self._state._session_here() is None else broadcast_object(own)
+        for name, callback in self._monitors.items():
+            # Every rank has the same weights, which need no message.
+            if name in known and getattr(callback, "best_weights", None) is not None:
+                known[name]["best_weights"] = callback.best_weights
+        return known
+
+
+def _tell_of_others() -> None:
+    """Has Keras tell a `CommitStateCallback` of the callbacks beside it, which a callback is not told of."""
+    begin = keras.callbacks.CallbackList.on_train_begin
+
+    @functools.wraps(begin)
+    def on_train_begin(callbacks: Any, logs: Optional[Dict[str, Any]] = None) -> None:
+        begin(callbacks, logs)
+        for callback in callbacks.callbacks:
+            if isinstance(callback, CommitStateCallback):
+                callback.all_have_begun(callbacks.callbacks)
+
+    keras.callbacks.CallbackList.on_train_begin = on_train_begin
+
+
+_tell_of_others()
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types of its own.

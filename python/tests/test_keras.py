@@ -48,6 +48,14 @@ def test_all_ranks_skip_a_step_of_infinite_gradients_and_a_finished_epoch_is_not
     assert ends[0]["steps"] + ends[0]["halved"] == 3 * 8, "each batch counts once"
 
 
+def test_keras_callbacks_that_watch_a_value_know_it_after_a_loss(job):
+    done = trained(job, "keras_stopped.py", some_backend())
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    # Best in the second epoch: two without a better value halve the rate, three stop the training.
+    end = {"epochs": 5, "rate": pytest.approx(0.005), "is_best": True, "anew": 3.0, "saved": [1, 2]}
+    assert done.said() == [end] * 2, done.output
+
+
 def run_alone(backend: str, settings: str, before: str = "") -> "subprocess.CompletedProcess[str]":
     """Trains a model without a job: one step, after the lines in `before`."""
     program = f"""
@@ -108,6 +116,43 @@ print(type(half.optimizer).__name__)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("give DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))") == 2, done.stdout
     assert done.stdout.splitlines()[-1] == "SGD", "without loss scaling it is taken"
+
+
+def test_keras_callbacks_of_an_earlier_training_do_not_take_what_those_of_a_later_one_know():
+    before = """
+state = elastic_node.keras.KerasState(model, epoch=0)
+x, y, contents = numpy.ones((2, 2)), numpy.ones((2, 1)), []
+class Captures(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        contents.append(state.capture())
+def train(epochs):
+    stops = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
+    counts = elastic_node.keras.UpdateEpochStateCallback(state)
+    callbacks = [stops, counts, elastic_node.keras.CommitStateCallback(state), Captures()]
+    model.fit(x, y, verbose=0, initial_epoch=state.epoch, epochs=epochs, callbacks=callbacks)
+    return stops.best
+train(1)
+train(3)
+# Lost after the later one's first epoch.
+state.apply(contents[1])
+print(train(1), state.epoch)
+print(train(2) == contents[1]["monitored"][1]["EarlyStopping of loss"]["best"])
+"""
+    done = run_alone(some_backend(), "jit_compile=False", before)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["None 2", "True"], done.stdout
+
+
+def test_a_keras_callback_behind_the_commit_is_warned_of_with_the_order_that_is_right():
+    before = """
+state = elastic_node.keras.KerasState(model)
+callbacks = [elastic_node.keras.CommitStateCallback(state), keras.callbacks.EarlyStopping("loss")]
+for order in (callbacks, callbacks[::-1]):
+    model.fit(numpy.ones((2, 2)), numpy.ones((2, 1)), verbose=0, callbacks=order)
+"""
+    done = run_alone(some_backend(), "jit_compile=False", before)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("EarlyStopping of loss is behind CommitStateCallback") == 1, done.stderr
 
 
 def test_a_state_of_another_model_or_optimizer_is_refused():
