@@ -385,8 +385,8 @@ impl World {
 
     pub(super) fn is_blacklisted(&self, host: &HostName) -> bool {
         let snapshot = self.driver.hosts();
-        let mut entries = snapshot.hosts.iter().filter(|entry| entry.name == *host);
-        entries.any(|entry| entry.state != HostState::Listed)
+        let mut entries = snapshot.hosts.iter().chain(&snapshot.unlisted);
+        entries.any(|entry| entry.name == *host && entry.state != HostState::Listed)
     }
 
     fn was_cut(&self, host: u32) -> bool {
