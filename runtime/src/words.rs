@@ -35,21 +35,29 @@ pub struct DroppingWriterLane {
     pub waiting_bytes_max: usize,
     /// Time within which a write should return; `status` names a write that takes longer.
     pub answers_within: Duration,
-    /// Whether EIO ends the lane: a terminal that is gone gives it for good, and a disk may recover.
-    pub ends_with_eio: bool,
+    /// Whether an error of the device ends the lane. A terminal that is gone gives it for good; a file may be opened anew.
+    pub ends_with_device: bool,
 }
 
 impl DroppingWriterLane {
     /// A lane for people: lines on stdout and stderr.
     pub const fn shown(name: &'static str) -> Self {
-        let answers_within = Duration::from_secs(5);
-        Self { name, waiting_bytes_max: 1 << 20, answers_within, ends_with_eio: true }
+        Self {
+            name,
+            waiting_bytes_max: 1 << 20,
+            answers_within: Duration::from_secs(5),
+            ends_with_device: true,
+        }
     }
 
     /// A lane for a file. An event of a large job has some 100 KiB.
     pub const fn kept(name: &'static str) -> Self {
-        let answers_within = Duration::from_secs(5);
-        Self { name, waiting_bytes_max: 16 << 20, answers_within, ends_with_eio: false }
+        Self {
+            name,
+            waiting_bytes_max: 16 << 20,
+            answers_within: Duration::from_secs(5),
+            ends_with_device: false,
+        }
     }
 }
 
@@ -102,8 +110,8 @@ impl WriterShared {
 
 impl DroppingWriter {
     /// Starts the thread that writes to `writer`. The writer is flushed once at the beginning, which can open a
-    /// file. An error of kind [`ErrorKind::BrokenPipe`] ends the lane, and so do those of a descriptor that is gone; lines are
-    /// then dropped. Each other error is tried again until it passes.
+    /// file. An error of kind [`ErrorKind::BrokenPipe`] ends the lane, and so may those of a device: lines are then dropped.
+    /// Each other error is tried again until it passes.
     ///
     /// # Errors
     /// The system refused a thread.
@@ -294,16 +302,13 @@ impl WriterThread {
 
     /// Waits until a write that has failed is worth another attempt.
     fn wait_after(&self, error: &io::Error) -> Result<(), LaneOver> {
-        let is_gone = match error.raw_os_error() {
-            Some(libc::EIO) => self.lane.ends_with_eio,
-            Some(libc::EBADF | libc::ENXIO | libc::ENODEV) => true,
-            _ => false,
-        };
+        let device_errors = [libc::EIO, libc::EBADF, libc::ENXIO, libc::ENODEV];
+        let is_of_device = error.raw_os_error().is_some_and(|errno| device_errors.contains(&errno));
         match error.kind() {
             ErrorKind::Interrupted => Ok(()),
             ErrorKind::WouldBlock => self.pause(RETRY_FULL_AFTER),
             ErrorKind::BrokenPipe => Err(LaneOver),
-            _ if is_gone => Err(LaneOver),
+            _ if is_of_device && self.lane.ends_with_device => Err(LaneOver),
             _ => self.pause(RETRY_AFTER),
         }
     }
@@ -355,7 +360,7 @@ mod tests {
             name: "words",
             waiting_bytes_max: 10,
             answers_within: Duration::ZERO,
-            ends_with_eio: false,
+            ends_with_device: false,
         };
         let writer = HeldWriter { begins, go: hears, written: says };
         let note = |dropped| format!("{dropped} lines dropped\n");
@@ -412,7 +417,7 @@ mod tests {
     #[test]
     fn s_6_a_write_that_fails_for_a_while_loses_nothing() {
         let kept = DroppingWriterLane::kept("words");
-        let full = [libc::ENOSPC, libc::EIO, libc::EDQUOT, libc::ESTALE, libc::EINTR];
+        let full = [libc::ENOSPC, libc::EIO, libc::EDQUOT, libc::ESTALE, libc::EBADF, libc::EINTR];
         assert_eq!(written_after(kept, &full), "first\nsecond\n");
         // A pipe that does not block, and whose reader is behind.
         let shown = DroppingWriterLane::shown("words");

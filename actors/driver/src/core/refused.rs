@@ -42,8 +42,8 @@ impl DriverCore {
         }
         let Some((worker, cause)) = self.round.take_refused() else { return true };
         let stays = self.roster.worker(&worker).is_some_and(|record| !record.stance.is_gone());
-        if stays && self.round.is_member(&worker) && !self.are_last_holders(now, &[worker.clone()])
-        {
+        let alone = std::slice::from_ref(&worker);
+        if stays && self.round.is_member(&worker) && !self.are_last_holders(now, alone) {
             self.evict(now, &[worker], &cause);
         }
         true
