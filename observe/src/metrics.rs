@@ -562,7 +562,7 @@ mod tests {
         let snapshot = snapshot();
         let series = "elastic_node_slow_link_ratio";
         assert!(!open_metrics(&snapshot).contains(&format!("{series}{{")));
-        let name = |name: &str| elastic_protocol::HostName::new(name).expect("allowed");
+        let name = |name: &str| HostName::new(name).expect("allowed");
         let slow_links = vec![elastic_protocol::messages::SlowLink {
             from: name("a"),
             to: name("b"),
@@ -585,7 +585,7 @@ mod tests {
         let worker = |rank: Option<u32>, names: &[String]| {
             let mut reported = ReportedValues::default();
             names.iter().for_each(|name| reported.set(name, 0.5).expect("allowed"));
-            let host = elastic_protocol::HostName::new("a").expect("allowed");
+            let host = HostName::new("a").expect("allowed");
             let (slot, state) = (0, WorkerCondition::Running);
             let status = WorkerStatus::without_process(host, slot, rank, state);
             WorkerStatus { step: 1, reported, ..status }

@@ -338,15 +338,15 @@ mod tests {
     }
 
     impl Write for HeldWriter {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.begins.send(()).map_err(std::io::Error::other)?;
-            self.go.recv().map_err(std::io::Error::other)?;
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.begins.send(()).map_err(io::Error::other)?;
+            self.go.recv().map_err(io::Error::other)?;
             let text = String::from_utf8_lossy(bytes).into_owned();
-            self.written.send(text).map_err(std::io::Error::other)?;
+            self.written.send(text).map_err(io::Error::other)?;
             Ok(bytes.len())
         }
 
-        fn flush(&mut self) -> std::io::Result<()> {
+        fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
     }

@@ -45,7 +45,7 @@ mod tests {
     fn a_signal_does_not_end_the_wait() {
         // SAFETY: the handler does nothing.
         unsafe { signal(Signal::SIGUSR2, SigHandler::Handler(nothing)) }.expect("it is set");
-        let (silent, _writer) = std::io::pipe().expect("a pipe");
+        let (silent, _writer) = io::pipe().expect("a pipe");
         // SAFETY: it has no precondition.
         let waiter = unsafe { pthread_self() };
         let has_ended = AtomicBool::new(false);

@@ -242,7 +242,7 @@ fn a_host_that_was_left_out_is_tried_once_more_when_it_is_back() {
     }
     assert_eq!(cluster.sizes, [6, 6, 6, 4]);
     for entry in &mut cluster.hosts {
-        entry.state = elastic_host_manager::HostState::Listed;
+        entry.state = HostState::Listed;
     }
     cluster.list_hosts();
     cluster.pass(Duration::from_secs(2));
