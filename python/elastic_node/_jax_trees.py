@@ -10,7 +10,7 @@ from . import _jax_arrays
 
 
 class TreeLeaves(NamedTuple):
-    """What is saved of such a tree."""
+    """The saved part of such a tree."""
 
     #: The keys and attributes that lead to each leaf.
     names: Tuple[str, ...]

@@ -229,7 +229,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         return epochs is None or state._monitored[0] <= epochs
 
     def _known(self) -> Dict[str, Dict[str, Any]]:
-        """What Keras' callbacks know, rank 0's: often it alone has a `ModelCheckpoint`, and may be lost."""
+        """The values of Keras' callbacks on rank 0: often it alone has a `ModelCheckpoint`, and may be lost."""
         own = {
             name: {part: vars(callback)[part] for part in _MONITORED if part in vars(callback)}
             for name, callback in self._monitors.items()

@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// What is written of two lines by a writer that fails in these ways first.
+    /// The text that a writer which fails in these ways first has written of two lines.
     fn written_after(lane: DroppingWriterLane, fails: &[i32]) -> String {
         let (taken, written) = channel();
         let writer = FailingWriter { fails: fails.to_vec(), taken };

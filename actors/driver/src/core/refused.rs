@@ -1,5 +1,5 @@
-//! Members to which their own system refuses what a communicator needs, such as descriptors. No peer is at fault, and the slot's next
-//! process may get it: such a member is evicted. Called with a member's report, and before the next generation is formed.
+//! Members to which their own system refuses what a communicator needs, such as descriptors. No peer is at fault, and the slot's
+//! next process may get it: such a member is evicted. Called with a member's report, and before the next generation is formed.
 
 use elastic_protocol::job::shorten;
 use elastic_protocol::planted::{Bug, is_planted};

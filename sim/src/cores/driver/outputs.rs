@@ -321,7 +321,7 @@ impl World {
     /// after it, and the loss is told before members are told to go. Actors' events come by another way than their generations.
     fn check_loss_allowed(&mut self, best: Option<u64>) -> Result<(), String> {
         let is_told = std::mem::take(&mut self.driver.loss_is_told);
-        // A member that has not heard that it was left out may commit once more. That commit is of the training whose loss was told.
+        // A member that has not heard that it was left out may commit once more, in the training whose loss was told.
         let trained_from = match is_told {
             true => std::mem::take(&mut self.driver.trained_from),
             false => self.driver.trained_from,
