@@ -401,8 +401,9 @@ fn of_checkpoints(
 fn of_events(writer: &mut MetricWriter<'_>, tally: &EventTally) -> fmt::Result {
     // A series that begins with its first reset would hide that one from `increase`.
     let all = RESET_KINDS.iter().flat_map(|cause| ResetWay::ALL.map(|way| (*cause, way.name())));
-    let resets = all.map(|(cause, way)| {
-        let resets = tally.resets.get(&(cause, way)).copied().unwrap_or_default();
+    let mut resets: BTreeMap<(&str, &str), u64> = all.map(|labels| (labels, 0)).collect();
+    resets.extend(&tally.resets);
+    let resets = resets.into_iter().map(|((cause, way), resets)| {
         let labels = vec![("cause", cause.to_owned()), ("way", way.to_owned())];
         (labels, resets as f64)
     });

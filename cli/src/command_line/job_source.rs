@@ -128,10 +128,11 @@ impl DriverAccess {
         if is_running {
             // The address that other machines use may be out of reach from the driver's own.
             let here = address_on_this_machine(&entry.state_dir).map(|here| here.to_string());
-            let other = here.filter(|here| *here != entry.address);
-            let addresses: Vec<&str> =
-                [&entry.address].into_iter().chain(&other).map(|it| it.as_str()).collect();
-            return at(&addresses.join(","), Some(&entry.state_dir));
+            let addresses = match here.filter(|here| *here != entry.address) {
+                Some(here) => format!("{},{here}", entry.address),
+                None => entry.address,
+            };
+            return at(&addresses, Some(&entry.state_dir));
         }
         match entry.ended {
             Some(end) => Ok(JobSource::Over(Box::new(EndedJob { job: entry.job, end }))),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 
 use elastic_transport::network::{interface_addresses, ip_towards, is_link_local};
@@ -44,6 +44,16 @@ pub(super) fn is_own(ip: IpAddr) -> bool {
         || ip.is_unspecified()
         || interface_of(ip).is_some()
         || ip_towards((ip, DISCARD).into()).is_ok_and(|own| own == ip)
+}
+
+/// The address at which this host reaches a socket of its own: the loopback's for one that is bound to all addresses.
+pub(super) fn reached_here(bound_to: SocketAddr) -> SocketAddr {
+    let ip = match bound_to.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        _ => return bound_to,
+    };
+    SocketAddr::new(ip, bound_to.port())
 }
 
 /// Refuses an interface that has no usable address.

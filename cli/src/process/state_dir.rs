@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, Read as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use elastic_protocol::messages::FileUmask;
 use elastic_transport::{JoinToken, TOKEN_FILE, write_token};
 
+use super::network::reached_here;
 use super::plain_file;
 use crate::command_line::{CommandFailure, ResultExt};
 
@@ -280,14 +281,9 @@ fn bound_address(path: &Path) -> Option<SocketAddr> {
     String::from_utf8(found).ok()?.trim().parse().ok()
 }
 
-/// The address at which the driver of a state directory is reached from its own machine. A driver that is bound to all addresses is
-/// reached by the loopback.
+/// The address at which the driver of a state directory is reached from its own machine.
 pub(crate) fn address_on_this_machine(path: &Path) -> Option<SocketAddr> {
-    bound_address(path).map(|address| match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, address.port()).into(),
-        _ => address,
-    })
+    bound_address(path).map(reached_here)
 }
 
 fn failure_text(doing: &str, path: &Path) -> String {

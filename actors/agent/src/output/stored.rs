@@ -87,9 +87,8 @@ impl StoredFile {
         let (told, opened) = sync_channel(1);
         let opening = Some((files.clone(), told));
         let (umask, owner) = (plan.umask, plan.owner.clone());
-        let path_of_file = path.to_owned();
-        let file =
-            LateFile { path: path_of_file, umask, owner, file: None, opening, is_failing: false };
+        let (path, file, is_failing) = (path.to_owned(), None, false);
+        let file = LateFile { path: path.clone(), umask, owner, file, opening, is_failing };
         let lane = DroppingWriterLane {
             waiting_bytes_max: WAITING_BYTES_MAX,
             answers_within: WRITTEN_WITHIN,
@@ -97,7 +96,7 @@ impl StoredFile {
         };
         let words = DroppingWriter::new(lane, Box::new(file), Box::new(missing))?;
         files.add(&words);
-        Ok(Self { path: path.to_owned(), words, opened: Some(opened), is_dropping: false })
+        Ok(Self { path, words, opened: Some(opened), is_dropping: false })
     }
 
     /// Waits until the file is open, at most until `deadline`.

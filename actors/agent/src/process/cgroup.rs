@@ -18,7 +18,7 @@ use super::polling::poll_within;
 
 /// Time limit for the processes of a killed group to be gone. A process in a system call that does not return stays
 /// longer, and its group with it.
-const GONE_WITHIN_MS: u64 = 1_000;
+const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// The group of an agent, with a group for each of its workers in it. Removed with this value.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl WorkerGroup {
         // The file tells of changes since it was read last.
         io::read_to_string(&events)?;
         if self.is_populated() {
-            poll_within(&mut polled, Duration::from_millis(GONE_WITHIN_MS))?;
+            poll_within(&mut polled, GONE_WITHIN)?;
         }
         Ok(())
     }
@@ -132,8 +132,8 @@ mod tests {
         fs::write(folder.join("cgroup.events"), "populated 1\nfrozen 0\n").expect("it is written");
         let begun = std::time::Instant::now();
         drop(WorkerGroup { folder: folder.clone() });
-        let waited_ms = begun.elapsed().as_millis();
-        assert!(waited_ms >= u128::from(GONE_WITHIN_MS), "it was left after {waited_ms} ms");
+        let waited = begun.elapsed();
+        assert!(waited >= GONE_WITHIN, "it was left after {waited:?}");
         assert_eq!(fs::read_to_string(folder.join("cgroup.kill")).expect("it is there"), "1");
         assert!(folder.exists(), "a group with processes in it cannot be removed");
     }

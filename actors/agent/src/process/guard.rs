@@ -66,7 +66,7 @@ esac
 "#;
 
 /// Time that a guard has to read its orders, or to end by itself. One that is stopped does neither.
-const OBEYS_WITHIN_MS: u64 = 2_000;
+const OBEYS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The guard process. Dropping this value ends it.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl Drop for Guard {
 /// `WouldBlock`: it has not come.
 fn wait_for(descriptor: BorrowedFd<'_>, event: PollFlags) -> io::Result<()> {
     let mut polled = [PollFd::new(descriptor, event)];
-    match poll_within(&mut polled, Duration::from_millis(OBEYS_WITHIN_MS))? {
+    match poll_within(&mut polled, OBEYS_WITHIN)? {
         0 => Err(ErrorKind::WouldBlock.into()),
         _ => Ok(()),
     }

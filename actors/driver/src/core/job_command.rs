@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use elastic_host_manager::HostEntry;
 use elastic_protocol::counted;
 use elastic_protocol::messages::JobCommand;
 
@@ -72,46 +71,44 @@ impl DriverConfig {
 impl DriverCore {
     /// Words on a job whose nodes are all there and have too few slots together; none unless that is so.
     pub(crate) fn short_nodes(&self) -> Option<String> {
-        let count = self.config.nodes?;
-        let hosts = self.roster.hosts();
-        let slots: u32 = hosts.iter().map(|host| host.slots).sum();
+        let (slots, there) = self.slots_of_all_nodes()?;
         let needed = self.workers_needed();
-        if hosts.len() < count.max as usize || slots >= needed {
-            return None;
-        }
-        Some(format!(
-            "slots: all {} nodes are there, with {} ({}), and {} are wanted: give the same --nproc-per-node on every node, or -n and \
-             --min-np in numbers",
-            hosts.len(),
-            counted(slots, "slot"),
-            slots_of_each(hosts),
-            counted(needed, "worker"),
-        ))
+        (slots < needed).then(|| {
+            format!(
+                "slots: {there}, and {} are wanted: give the same --nproc-per-node on every node, or -n and --min-np in numbers",
+                counted(needed, "worker"),
+            )
+        })
     }
 
     /// Words on a job whose nodes are all there and have more slots than it takes, since one node has more than another; none
     /// unless that is so.
     pub(crate) fn surplus_of_nodes(&self) -> Option<String> {
-        let (count, most) = (self.config.nodes?, self.config.max_np?);
-        let hosts = self.roster.hosts();
-        let slots: u32 = hosts.iter().map(|host| host.slots).sum();
-        let are_alike = hosts.windows(2).all(|pair| pair[0].slots == pair[1].slots);
-        if hosts.len() < count.max as usize || slots <= most || are_alike {
+        let ((slots, there), most) = (self.slots_of_all_nodes()?, self.config.max_np?);
+        let are_alike = self.roster.hosts().windows(2).all(|pair| pair[0].slots == pair[1].slots);
+        (slots > most && !are_alike).then(|| {
+            format!(
+                "{there}, and the job takes {most}: the node with the driver counts as many slots for each node as it has itself; give \
+                 the same --nproc-per-node on every node, or -n, --min-np and --max-np in numbers"
+            )
+        })
+    }
+
+    /// The slots of a job whose nodes are all there, with words on them; none unless they are.
+    fn slots_of_all_nodes(&self) -> Option<(u32, String)> {
+        let (count, hosts) = (self.config.nodes?, self.roster.hosts());
+        if hosts.len() < count.max as usize {
             return None;
         }
-        Some(format!(
-            "all {} nodes are there, with {} ({}), and the job takes {most}: the node with the driver counts as many slots for each \
-             node as it has itself; give the same --nproc-per-node on every node, or -n, --min-np and --max-np in numbers",
+        let slots: u32 = hosts.iter().map(|host| host.slots).sum();
+        let each = list(hosts.iter().map(|host| format!("{}:{}", host.name, host.slots)));
+        let there = format!(
+            "all {} nodes are there, with {} ({each})",
             hosts.len(),
-            counted(slots, "slot"),
-            slots_of_each(hosts),
-        ))
+            counted(slots, "slot")
+        );
+        Some((slots, there))
     }
-}
-
-/// Hosts with their slots, such as `a:2, b:1`.
-fn slots_of_each(hosts: &[HostEntry]) -> String {
-    list(hosts.iter().map(|host| format!("{}:{}", host.name, host.slots)))
 }
 
 /// A program's words without the Python interpreter that `run` puts before a script: it has another path or name on each host.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::command_line::{DriverPlan, LauncherKind, host_and_port_or, say};
+use crate::process::network::reached_here;
 
 /// The address at which workers and agents reach the driver.
 pub(super) fn reached_at(plan: &DriverPlan, address: SocketAddr) -> String {
@@ -14,15 +15,11 @@ pub(super) fn reached_at(plan: &DriverPlan, address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();
     }
-    let loopback = match address {
-        SocketAddr::V4(_) => SocketAddr::from(([127, 0, 0, 1], address.port())),
-        SocketAddr::V6(_) => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], address.port())),
-    };
     match (plan.launcher, nix::unistd::gethostname()) {
         (LauncherKind::Join | LauncherKind::Ssh, Ok(name)) => {
             format!("{}:{}", name.to_string_lossy(), address.port())
         }
-        _ => loopback.to_string(),
+        _ => reached_here(address).to_string(),
     }
 }
 
