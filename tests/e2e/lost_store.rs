@@ -57,6 +57,8 @@ fn d_4_drivers_of_an_etcd_that_is_older_than_the_job_end_and_stop_nobody() {
         (status["term"].as_u64() > Some(1) && status["phase"] == "run").then_some(())
     });
     job.start_driver_again();
+    // It stands by only once its address is free, which a connection of another process may hold for a while.
+    job.wait("it stands by", |job| (job.standby_addresses().len() == 2).then_some(()));
     signal(job.pid("b", 0), Signal::SIGKILL);
     job.wait("a generation of two again", |job| {
         (job.sizes().last() == Some(&2) && job.sizes().len() > 1).then_some(())
