@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use elastic_worker::state::sampler::{LedgerPlan, permutation, shard_seed};
+use elastic_worker::state::sampler::{LedgerPlan, permutation, shard_seeds};
 
 /// Number of epochs whose sums are kept. Older sums are computed again when a rollback needs them.
 const EPOCHS_KEPT: usize = 8;
@@ -33,12 +33,15 @@ impl SampleSet {
     /// The product's seed of a shard's random stream. Kept for the step that was asked for last: all ranks ask for it, and the
     /// oracle.
     pub(crate) fn stream(&mut self, epoch: u64, place: u64, shard: u32) -> u64 {
-        if self.streams.0 != (epoch, place) {
-            self.streams = ((epoch, place), Vec::new());
+        let (of, known) = &mut self.streams;
+        if *of != (epoch, place) {
+            *of = (epoch, place);
+            known.clear();
         }
-        let known = &mut self.streams.1;
-        while known.len() <= shard as usize {
-            known.push(shard_seed(self.seed, epoch, place, known.len() as u32));
+        if known.len() <= shard as usize {
+            let shards = self.plan.map_or(0, |plan| plan.shards).max(shard + 1) as usize;
+            let missing = shards - known.len();
+            known.extend(shard_seeds(self.seed, epoch, place, known.len() as u32).take(missing));
         }
         known[shard as usize]
     }

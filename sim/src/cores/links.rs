@@ -108,7 +108,13 @@ impl World {
         }
         let members = self.driver.members.iter();
         let hosts = members.filter_map(|it| self.processes.get(*it as usize).map(|it| it.host));
-        let mut senders: Vec<u32> = hosts.filter(|from| *from != entry.host).collect();
+        let mut senders: Vec<u32> = Vec::with_capacity(self.hosts.len());
+        for from in hosts.filter(|from| *from != entry.host) {
+            // The members of a host are neighbours in rank for the most part.
+            if senders.last() != Some(&from) {
+                senders.push(from);
+            }
+        }
         senders.sort_unstable();
         senders.dedup();
         let noise = |from| (from, self.machine.random_range(RATE / 8 * 7..=RATE / 8 * 9));

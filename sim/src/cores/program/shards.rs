@@ -2,6 +2,8 @@
 //! stream. The sums are of floating-point numbers, so the oracle sees any other order of addition. Part of the simulated
 //! training program.
 
+use std::rc::Rc;
+
 use elastic_protocol::messages::JobShards;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_worker::state::sampler::{
@@ -18,12 +20,28 @@ pub(in crate::cores) struct ShardedProgram {
     pub(super) told: Option<u32>,
     /// The number of shards of each rank, as the driver tells it; empty if they are dealt evenly.
     counts: Vec<u32>,
+    /// The deal that was asked for last, by the numbers of shards and of ranks: each step asks for it several times.
+    dealt: Option<((u32, u32), Rc<ShardDeal>)>,
     /// The first world size of the process.
     first_world: Option<u32>,
     /// Steps that the process has begun.
     begun: u64,
     /// The partial results of this rank in the collective under way.
     pub(in crate::cores) partial: Vec<f64>,
+}
+
+impl ShardedProgram {
+    /// The product's deal of these shards to a world.
+    fn deal(&mut self, shards: u32, world: u32) -> Rc<ShardDeal> {
+        match &self.dealt {
+            Some((of, deal)) if *of == (shards, world) => Rc::clone(deal),
+            _ => {
+                let deal = Rc::new(ShardDeal::of_job(shards, world, &self.counts));
+                self.dealt = Some(((shards, world), Rc::clone(&deal)));
+                deal
+            }
+        }
+    }
 }
 
 impl World {
@@ -36,6 +54,7 @@ impl World {
         if program.rank == 0 && is_planted(Bug::RankDealsByItself) {
             program.shards.counts.clear();
         }
+        program.shards.dealt = None;
         let world = program.world_size;
         program.shards.first_world.get_or_insert(world);
         if told != due {
@@ -60,8 +79,7 @@ impl World {
         if is_planted(Bug::StreamOfAnotherStep) {
             place = begun * global_batch;
         }
-        let counts = self.program(process).shards.counts.clone();
-        let deal = ShardDeal::of_job(shards, world, &counts);
+        let deal = self.program(process).shards.deal(shards, world);
         let mut fold = ShardFold::new(&deal, rank, ReduceOp::Sum);
         let length = self.data.length();
         for shard in deal.of(rank) {
@@ -80,11 +98,11 @@ impl World {
 
     /// The shards that a process carries in a step, and the most that an even deal would give it; none where the time of a step
     /// does not depend on them.
-    pub(in crate::cores) fn carried_by(&self, process: u32) -> Option<(u32, u32)> {
+    pub(in crate::cores) fn carried_by(&mut self, process: u32) -> Option<(u32, u32)> {
         let shards = self.scenario.driver.shards.filter(|_| self.options.draws >= 9)?;
-        let program = &self.processes[process as usize].program;
+        let program = self.program(process);
         let world = program.world_size.max(1);
-        let deal = ShardDeal::of_job(shards, world, &program.shards.counts);
+        let deal = program.shards.deal(shards, world);
         Some((deal.of(program.rank).len() as u32, shards.div_ceil(world)))
     }
 
@@ -99,8 +117,7 @@ impl World {
             return entered.into_iter().flat_map(|(_, partial)| partial).sum::<f64>().to_bits();
         }
         entered.sort_by_key(|(rank, _)| *rank);
-        let counts = self.program(process).shards.counts.clone();
-        let deal = ShardDeal::of_job(shards, entered.len() as u32, &counts);
+        let deal = self.program(process).shards.deal(shards, entered.len() as u32);
         let partial: Vec<f64> = entered.into_iter().flat_map(|(_, partial)| partial).collect();
         let Some(sum) = fold_partial(&deal, &partial, ReduceOp::Sum) else {
             let (given, world) = (partial.len(), deal.world());

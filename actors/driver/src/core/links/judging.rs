@@ -124,9 +124,12 @@ impl<'a> OtherLinks<'a> {
             passed_over.push(at);
         }
         let count = self.rates.len().checked_sub(passed_over.len())?;
-        let others = (0..self.rates.len()).filter(|at| !passed_over.contains(at));
-        let mut others = others.skip(count / 2).map(|at| self.rates[at]);
-        others.next().filter(|_| count >= OTHERS_MIN)
+        let mut middle = count / 2;
+        passed_over.sort_unstable();
+        for at in passed_over {
+            middle += usize::from(at <= middle);
+        }
+        self.rates.get(middle).copied().filter(|_| count >= OTHERS_MIN)
     }
 
     /// Compares a link with the others; none if there are too few of them.

@@ -1,6 +1,8 @@
 //! The batch plan, as far as it must not change: global batch and logical shards. The ledger keeps it, so that a commit is
 //! never continued by another plan. Used by `training`'s shards, by Python's and by the simulation.
 
+use std::iter;
+
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::RngCore;
@@ -104,6 +106,18 @@ impl LedgerPlan {
 /// same on every machine and in every world (the first 64 bits of ChaCha8 at `shard`, keyed by `seed` and `place`, in the
 /// epoch's stream).
 pub fn shard_seed(seed: u64, epoch: u64, place: u64, shard: u32) -> u64 {
+    streams_from(seed, epoch, place, shard).next_u64()
+}
+
+/// The seeds of a shard and of those after it, without end, in the step that begins at `place` of an epoch: each is as
+/// [`shard_seed`] gives it.
+pub fn shard_seeds(seed: u64, epoch: u64, place: u64, first: u32) -> impl Iterator<Item = u64> {
+    let mut random = streams_from(seed, epoch, place, first);
+    iter::repeat_with(move || random.next_u64())
+}
+
+/// The random numbers that are the seeds of a step's shards, from `shard` on.
+fn streams_from(seed: u64, epoch: u64, place: u64, shard: u32) -> ChaCha8Rng {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key[8..16].copy_from_slice(&place.to_le_bytes());
@@ -111,7 +125,7 @@ pub fn shard_seed(seed: u64, epoch: u64, place: u64, shard: u32) -> u64 {
     let mut random = ChaCha8Rng::from_seed(key);
     random.set_stream(epoch);
     random.set_word_pos(u128::from(shard) * 2);
-    random.next_u64()
+    random
 }
 
 #[cfg(test)]
@@ -126,7 +140,13 @@ mod tests {
         for seed in 0..3 {
             for epoch in 0..3 {
                 for place in 0..20 {
-                    seeds.extend((0..8).map(|shard| shard_seed(seed, epoch, place, shard)));
+                    let each: Vec<u64> =
+                        (0..8).map(|shard| shard_seed(seed, epoch, place, shard)).collect();
+                    for first in 0..8 {
+                        let after = shard_seeds(seed, epoch, place, first);
+                        assert!(after.zip(first..8).all(|(it, at)| it == each[at as usize]));
+                    }
+                    seeds.extend(each);
                 }
             }
         }
