@@ -368,6 +368,33 @@ fn agent_beside(driver: u32) -> i32 {
     })
 }
 
+/// Removes what the ranks have reported, so that the next meeting of as many is seen.
+fn forget_meetings(nodes: &Nodes) {
+    for entry in fs::read_dir(nodes.path("log")).expect("a folder").flatten() {
+        fs::remove_file(entry.path()).expect("a file");
+    }
+}
+
+#[test]
+fn t_2_the_agent_beside_the_driver_is_started_again_when_it_is_killed() {
+    let Some(network) = Network::enter(2) else { return };
+    let mut nodes = Nodes::new();
+    let head = endpoint(network.place(0));
+    let flags = ["--nnodes", "2", "--rdzv-endpoint", &head, "--max-restarts", "9"];
+    let secret = [("ELASTIC_TOKEN", "a long random text of all nodes")];
+    for number in 0..2 {
+        nodes.start(number, network.place(number), &flags, &secret);
+    }
+    assert_met(&nodes.met(2));
+    let agent = agent_beside(nodes.running[0].1.id());
+    forget_meetings(&nodes);
+    signal(agent, Signal::SIGKILL);
+    assert_met(&nodes.met(2));
+    let said = nodes.stderr(0);
+    assert!(said.contains("the agent of this node ended and is started again"), "{said}");
+    nodes.finish();
+}
+
 #[test]
 fn d_4_nodes_whose_job_is_lost_to_etcd_stay_with_their_workers() {
     let Some(network) = Network::enter(2) else { return };

@@ -91,7 +91,7 @@ pub(crate) fn run_driver(
     loop {
         let life = async {
             tokio::task::spawn_local(tick(pulse.clone()));
-            drive(&mut plan, log, beside.as_deref(), &mut standing, &signals).await
+            drive(&mut plan, log, beside.as_ref(), &mut standing, &signals).await
         };
         let end = system::run(life).failed("the system refuses what the driver needs");
         let end = match end.and_then(|end| end) {
@@ -193,7 +193,7 @@ enum DriverLifeEnd {
 async fn drive(
     plan: &mut DriverPlan,
     log: &str,
-    beside: Option<&Beside>,
+    beside: Option<&Rc<Beside>>,
     standing: &mut Standing,
     signals: &Signals,
 ) -> Result<DriverLifeEnd, CommandFailure> {
@@ -201,8 +201,14 @@ async fn drive(
     let log = if log == DEFAULT_LOG { "warn" } else { log };
     let start_beside = |join: &str| beside.map_or(Ok(()), |beside| beside.start(join, log));
     let lanes = Lanes::new();
+    let keeps_agent = beside.map(|beside| {
+        let keep = Rc::clone(beside).keep(lanes.agents.clone(), log.to_owned());
+        tokio::task::spawn_local(keep)
+    });
     let opened = match plan.store.clone() {
-        None => match open(plan, &lanes, beside.and_then(Beside::take_socket), signals).await? {
+        None => match open(plan, &lanes, beside.and_then(|beside| beside.take_socket()), signals)
+            .await?
+        {
             Ok(opened) => opened,
             Err(heard) => return Ok(DriverLifeEnd::Asked(heard)),
         },
@@ -343,7 +349,11 @@ async fn drive(
     let _store =
         spawn_child(|_| store, |exit| tracing::error!("a fault in the driver: the store {exit}"));
 
-    let result = match (ended.await, keeper) {
+    let ended = ended.await;
+    if let Some(keeps_agent) = keeps_agent {
+        keeps_agent.abort();
+    }
+    let result = match (ended, keeper) {
         (Ok(DriverEnd::Over(result)), keeper) => {
             if let Some(keeper) = keeper {
                 finish(keeper, &result, mark, &lanes.journal).await;

@@ -1,23 +1,38 @@
 //! The agent beside a node's driver: a process of its own, so that the driver's end does not end its workers. The
 //! driver's process holds its stdin, from which the agent reads its token: any end of that process ends the agent, too.
-//! Used by `node` and the driver's process.
+//! An agent that dies is started again as long as the driver's process has a driver. Used by `node` and the driver's process.
 
 use std::cell::{Cell, RefCell};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::UdpSocket;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use elastic_protocol::HostName;
+use elastic_runtime::OffloadPort;
+use elastic_runtime::restart::RestartBackoff;
+use rand_chacha::ChaCha8Rng;
 
 use crate::command_line::{CommandFailure, Leash, ResultExt, flag_variables};
 use crate::process::leash::{DRIVERS, LEAVE};
 use crate::process::own_program::own_program;
+use crate::process::random::system_rng;
 
 /// Interval between two checks whether the agent has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Interval between two looks at the agent while its driver runs.
+const KEEP_EVERY: Duration = Duration::from_millis(100);
+
+/// The wait between the end of an agent and the next start.
+const BACKOFF: RestartBackoff =
+    RestartBackoff { base: Duration::from_millis(200), cap: Duration::from_secs(10) };
+
+/// Lifetime after which an agent counts as healthy: the back-off begins anew.
+const WELL_AFTER: Duration = Duration::from_secs(30);
 
 /// The flags of the agent.
 #[derive(Clone)]
@@ -38,6 +53,37 @@ pub(crate) struct Beside {
     agent: RefCell<Option<Child>>,
     /// The last addresses that the agent got.
     told: RefCell<String>,
+}
+
+/// The ends of agents in a row, for the back-off.
+struct Ends {
+    count: u32,
+    /// Start of the last agent.
+    since: tokio::time::Instant,
+    last: Option<ExitStatus>,
+    random: ChaCha8Rng,
+}
+
+impl AgentFlags {
+    /// Starts the agent, which gets its token.
+    fn spawn(&self, join: &str, log: &str) -> io::Result<Child> {
+        let mut command = Command::new(own_program()?);
+        for variable in flag_variables() {
+            command.env_remove(variable);
+        }
+        command.args(["--role", "worker", "--join", join, "--host", self.host.as_str()]);
+        command.args(["--slots", &self.slots.to_string(), "--role-name", &self.role]);
+        command.args(["--launched", "--leash", Leash::Tight.as_str(), "--log", log]);
+        command.args(self.interface.iter().flat_map(|name| ["--interface", name]));
+        // Ctrl-C reaches the driver alone, which then ends everything in order.
+        command.stdin(Stdio::piped()).process_group(0);
+        let mut child = command.spawn()?;
+        if let Some(stdin) = &mut child.stdin {
+            // The pipe has room for the token. The end of an agent that has ended already is seen as such.
+            drop(stdin.write_all(format!("{}\n", self.token).as_bytes()));
+        }
+        Ok(child)
+    }
 }
 
 impl Beside {
@@ -68,25 +114,60 @@ impl Beside {
             }
             return Ok(());
         }
-        let program = own_program().failed("this program does not find itself")?;
-        let AgentFlags { host, slots, role, interface, token } = &self.flags;
-        let mut command = Command::new(program);
-        for variable in flag_variables() {
-            command.env_remove(variable);
-        }
-        command.args(["--role", "worker", "--join", join, "--host", host.as_str()]);
-        command.args(["--slots", &slots.to_string(), "--role-name", role]);
-        command.args(["--launched", "--leash", Leash::Tight.as_str(), "--log", log]);
-        command.args(interface.iter().flat_map(|name| ["--interface", name]));
-        // Ctrl-C reaches the driver alone, which then ends everything in order.
-        command.stdin(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().failed("the agent beside the driver cannot be started")?;
-        if let Some(stdin) = &mut child.stdin {
-            let greeted = stdin.write_all(format!("{token}\n").as_bytes());
-            greeted.failed("the agent beside the driver takes no token")?;
-        }
-        *agent = Some(child);
+        let child = self.flags.spawn(join, log);
+        *agent = Some(child.failed("the agent beside the driver cannot be started")?);
         Ok(())
+    }
+
+    /// Starts the agent again whenever it dies, after a back-off. An agent that ends with code 0 was asked to leave, and is
+    /// left out. Runs beside a life of the driver, whose lane starts the processes.
+    pub(crate) async fn keep(self: Rc<Self>, lane: OffloadPort, log: String) {
+        let mut ends =
+            Ends { count: 0, since: tokio::time::Instant::now(), last: None, random: system_rng() };
+        loop {
+            tokio::time::sleep(KEEP_EVERY).await;
+            let ended = self.agent.borrow_mut().as_mut().map(Child::try_wait);
+            let Some(Ok(Some(status))) = ended else { continue };
+            if status.success() {
+                return;
+            }
+            self.start_again(&lane, &log, &mut ends, status).await;
+        }
+    }
+
+    /// Starts the agent again after its end, and after the waits of failed attempts.
+    async fn start_again(
+        &self,
+        lane: &OffloadPort,
+        log: &str,
+        ends: &mut Ends,
+        status: ExitStatus,
+    ) {
+        if ends.since.elapsed() >= WELL_AFTER {
+            (ends.count, ends.last) = (0, None);
+        }
+        if ends.last.replace(status) != Some(status) {
+            let host = &self.flags.host;
+            tracing::warn!(%host, reason = %status, "the agent of this node ended and is started again");
+        }
+        loop {
+            let wait = BACKOFF.wait(ends.count, &mut ends.random);
+            ends.count = ends.count.saturating_add(1);
+            tokio::time::sleep(wait).await;
+            let (flags, join, log) =
+                (self.flags.clone(), self.told.borrow().clone(), log.to_owned());
+            let started = lane.run("an agent's start", move || flags.spawn(&join, &log)).await;
+            match started.map_err(io::Error::other).flatten() {
+                Ok(child) => {
+                    ends.since = tokio::time::Instant::now();
+                    *self.agent.borrow_mut() = Some(child);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the agent beside the driver cannot be started");
+                }
+            }
+        }
     }
 
     /// Waits until the agent has ended; returns at once if none was started.
