@@ -120,7 +120,7 @@ impl DriverAccess {
         if job.is_none()
             && !is_running
             && let JobSource::Driver(driver, source) = at(DEFAULT_DRIVER, None)?
-            && (token.is_some() || !source.may_appear())
+            && (token.is_some() || !source.is_missing())
         {
             return Ok(JobSource::Driver(driver, source));
         }

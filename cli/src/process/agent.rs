@@ -127,11 +127,11 @@ async fn find_driver(
     found: &FoundDrivers,
 ) -> Result<JoinedNode, CommandFailure> {
     let until = Instant::now() + plan.patience;
-    if plan.token.may_appear() {
+    if let Some(reason) = plan.token.awaits() {
         let (driver, token) = (&plan.driver, &plan.token);
         let within = plan.patience;
-        tracing::warn!(driver, %token, ?within, "no token yet: waiting for the driver to store it");
-        while plan.token.may_appear() && Instant::now() < until {
+        tracing::warn!(driver, %token, reason, ?within, "no token yet: waiting for the driver to store it");
+        while plan.token.awaits().is_some() && Instant::now() < until {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

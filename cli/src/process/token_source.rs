@@ -1,11 +1,12 @@
 //! The source of the token of an agent or a client: given directly, read from a file, or found in the driver's state
 //! directory on this machine.
 
+use std::error::Error as _;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use elastic_transport::{JoinToken, TOKEN_FILE, read_token};
+use elastic_transport::{JoinToken, TOKEN_FILE, TokenFileError, read_token};
 
 use super::state_dir::default_state_dir;
 use crate::command_line::{CommandFailure, ResultExt};
@@ -75,14 +76,28 @@ impl TokenSource {
         }
     }
 
-    /// Whether a token may still appear: the driver writes its file when it starts.
-    pub(crate) fn may_appear(&self) -> bool {
+    /// The reason why the token cannot be read yet; none if it can be read, or if waiting changes nothing. The driver writes
+    /// its file when it starts, and the file may lie on a file system that is mounted later.
+    pub(crate) fn awaits(&self) -> Option<String> {
+        let path = match &self.kind {
+            TokenOrigin::Given(_) => return None,
+            TokenOrigin::File(path) => path,
+            TokenOrigin::Found(paths) => match paths.iter().find(|path| path.exists()) {
+                Some(path) => path,
+                None => return (!paths.is_empty()).then(|| "there is none".to_owned()),
+            },
+        };
+        let error = read_token(path).err().filter(TokenFileError::may_pass)?;
+        Some(match error.source() {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        })
+    }
+
+    /// Whether the file of a driver on this machine is not there.
+    pub(crate) fn is_missing(&self) -> bool {
         match &self.kind {
-            TokenOrigin::Given(_) => false,
-            TokenOrigin::File(path) => {
-                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-                !path.exists() && folder.is_none_or(Path::exists)
-            }
+            TokenOrigin::Given(_) | TokenOrigin::File(_) => false,
             TokenOrigin::Found(paths) => {
                 !paths.is_empty() && paths.iter().all(|path| !path.exists())
             }
@@ -147,6 +162,9 @@ fn is_of_this_machine(ip: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -158,12 +176,32 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let source = TokenSource::new("127.0.0.1:1", None, None, Some(folder.path()));
         let source = source.expect("nothing to refuse");
-        assert!(source.may_appear());
+        assert!(source.is_missing() && source.awaits().is_some());
         let error = source.read().expect_err("no file");
         assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
         let source = TokenSource::new("192.0.2.1:1", None, None, None).expect("nothing to refuse");
-        assert!(!source.may_appear(), "the driver is elsewhere");
+        assert!(source.awaits().is_none(), "the driver is elsewhere");
         let error = source.read().expect_err("no token");
         assert!(error.to_string().contains("there is no token"), "{error}");
+    }
+    #[test]
+    fn a_token_file_whose_disk_comes_late_is_waited_for_and_one_that_is_wrong_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("mounted/later/token");
+        let source = TokenSource::new("a:1", None, Some(&path), None).expect("nothing to refuse");
+        let reason = source.awaits().expect("the folder is not there yet");
+        assert!(reason.contains("mounted/later/token"), "{reason}");
+        let write = |text: &str, mode| {
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(&path, text).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("ours");
+        };
+        write("", 0o600);
+        assert!(source.awaits().is_some_and(|reason| reason.contains("empty")), "half written");
+        write("nonsense", 0o600);
+        assert_eq!(source.awaits(), None, "no token");
+        assert_eq!(source.read().expect_err("no token").code(), 2);
+        write("", 0o660);
+        assert_eq!(source.awaits(), None, "only a person changes its mode");
     }
 }

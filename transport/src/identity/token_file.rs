@@ -59,6 +59,20 @@ pub enum TokenFileError {
     },
 }
 
+impl TokenFileError {
+    /// Whether the file may be readable later, without a change of its content or mode by a person: the driver has not written
+    /// it yet, or its file system does not answer.
+    pub const fn may_pass(&self) -> bool {
+        match self {
+            Self::Io { .. } | Self::Invalid { source: InvalidToken::Empty, .. } => true,
+            Self::TooOpen { .. }
+            | Self::NotOurs { .. }
+            | Self::NotPlain { .. }
+            | Self::Invalid { .. } => false,
+        }
+    }
+}
+
 fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TokenFileError {
     let path = path.to_owned();
     move |source| TokenFileError::Io { doing, path, source }
