@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use elastic_protocol::messages::{AwaitedWorker, StalledWorker, StatusReport};
+use elastic_protocol::counted;
+use elastic_protocol::messages::{AwaitedWorker, JobPhase, StalledWorker, StatusReport};
 
 use super::Explanation;
 use crate::ledger::TimeBucket;
@@ -19,12 +20,19 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
         by_bucket.entry(bucket).or_default().push(format!("{host}:{slot}"));
     }
     let training = by_bucket.get(&TimeBucket::Training).map_or(0, Vec::len);
+    // A log whose beginning is missing knows no slot until something happens to it.
+    let members = status
+        .filter(|status| by_bucket.is_empty() && status.phase == JobPhase::Run)
+        .map_or(0, |status| status.world_size);
     let waiting_for = status.and_then(|status| status.waiting_for.as_deref());
     let cause = match (&record.result, waiting_for, training) {
         (Some(result), _, _) => format!("the job is over: {}", result.reason),
         (None, Some(waiting), _) => format!("it waits: {waiting}"),
         (None, None, 0) if by_bucket.contains_key(&TimeBucket::Hung) => {
             format!("generation {generation} stands still, as a member hangs")
+        }
+        (None, None, 0) if members > 0 => {
+            format!("generation {generation} trains with {}", counted(u64::from(members), "worker"))
         }
         (None, None, 0) => "no slot trains".to_owned(),
         (None, None, slots) => format!("generation {generation} trains on {slots} slots"),
@@ -33,6 +41,7 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
     if record.result.is_none() {
         let idle = by_bucket.iter().filter(|(bucket, _)| **bucket != TimeBucket::Training);
         sentences.extend(idle.map(|(bucket, slots)| describe(*bucket, slots)));
+        sentences.extend(record.missing_before.map(|missing| format!("Note: {missing}.")));
     }
     sentences.extend(status.into_iter().flat_map(hangs));
     let slow = status.into_iter().flat_map(|status| &status.stragglers);

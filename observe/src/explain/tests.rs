@@ -140,3 +140,19 @@ fn the_present_says_what_each_slot_does() {
     assert_eq!(now.cost["training"], 1.0);
     assert!(now.to_string().contains("generation 2 trains on 1 slots"), "{now}");
 }
+
+#[test]
+fn a_log_without_its_beginning_does_not_say_that_no_slot_trains_while_the_driver_says_that_all_do()
+{
+    let status: StatusReport = serde_json::from_value(serde_json::json!({
+        "job": "8c2294e4-bcfa-47d0-ac77-d9dac43fa755", "term": 1, "generation": 7, "phase": "run", "world_size": 3,
+        "min_np": 1, "max_np": null, "resets": 6, "hosts": [], "workers": [], "last_reset": null, "waiting_for": null,
+        "warnings": [], "dropped_messages": 0,
+    }))
+    .expect("a status");
+    let mut record = LoggedJob::new("j".to_owned(), Time::ZERO);
+    record.missing_before = Some(MissingBefore(Time::ZERO));
+    let now = explain(&record, Some(&status), ExplainRequest::Now).expect("always").to_string();
+    assert!(now.contains("generation 7 trains with 3 workers"), "{now}");
+    assert!(now.contains("what came before is missing"), "{now}");
+}
