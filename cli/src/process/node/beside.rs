@@ -56,7 +56,7 @@ pub(crate) struct Beside {
 }
 
 /// The ends of agents in a row, for the back-off.
-struct Ends {
+struct AgentEnds {
     count: u32,
     /// Start of the last agent.
     since: tokio::time::Instant,
@@ -122,8 +122,12 @@ impl Beside {
     /// Starts the agent again whenever it dies, after a back-off. An agent that ends with code 0 was asked to leave, and is
     /// left out. Runs beside a life of the driver, whose lane starts the processes.
     pub(crate) async fn keep(self: Rc<Self>, lane: OffloadPort, log: String) {
-        let mut ends =
-            Ends { count: 0, since: tokio::time::Instant::now(), last: None, random: system_rng() };
+        let mut ends = AgentEnds {
+            count: 0,
+            since: tokio::time::Instant::now(),
+            last: None,
+            random: system_rng(),
+        };
         loop {
             tokio::time::sleep(KEEP_EVERY).await;
             let ended = self.agent.borrow_mut().as_mut().map(Child::try_wait);
@@ -140,7 +144,7 @@ impl Beside {
         &self,
         lane: &OffloadPort,
         log: &str,
-        ends: &mut Ends,
+        ends: &mut AgentEnds,
         status: ExitStatus,
     ) {
         if ends.since.elapsed() >= WELL_AFTER {
