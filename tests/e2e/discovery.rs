@@ -1,13 +1,14 @@
 //! Hosts by DNS (`--discovery dns://…`), against a real name server on the loopback.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use crate::ports::free_port;
 use crate::support::{Job, signal, wait_until};
 
 /// A dnsmasq of the test's own, which answers with the names in a file.
@@ -31,7 +32,7 @@ impl NameServer {
         let file = folder.path().join("hosts");
         // Another test may take a port between its choice and dnsmasq's start.
         let (port, process) = wait_until("a name server", || {
-            let port = free_port()?;
+            let port = free_port(Ipv4Addr::LOCALHOST);
             Some((port, serve(&file, port, addresses)?))
         });
         Some(Self { folder, port, process })
@@ -79,13 +80,6 @@ impl Drop for NameServer {
 fn write(file: &std::path::Path, addresses: &[&str]) {
     let lines: Vec<String> = addresses.iter().map(|it| format!("{it} workers.test\n")).collect();
     fs::write(file, lines.concat()).expect("a file");
-}
-
-/// A port that is free for TCP and for UDP; name servers use both.
-fn free_port() -> Option<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
-    let port = listener.local_addr().ok()?.port();
-    UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok().map(|_| port)
 }
 
 /// Starts a name server; `None` if it ends instead of listening.

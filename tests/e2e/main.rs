@@ -73,3 +73,5 @@ mod torchrun;
 mod total_loss;
 mod traces;
 mod wrong_use;
+
+use etcd::ports;

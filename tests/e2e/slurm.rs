@@ -2,10 +2,12 @@
 //! allowed to run one.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::slurm_cluster::{NODES, SlurmCluster, free_port};
+use crate::ports::free_port;
+use crate::slurm_cluster::{NODES, SlurmCluster};
 use crate::support::{Job, binary, program, wait_until};
 
 #[test]
@@ -134,7 +136,7 @@ impl<'a> BatchJob<'a> {
             .arg(cluster.path(&format!("{name}.weights")))
             .env("PATH", format!("{}:{path}", own.display()))
             .env("TRAINING_FOLDER", cluster.path("jobs"))
-            .env("TRAINING_PORT", free_port().to_string())
+            .env("TRAINING_PORT", free_port(Ipv4Addr::LOCALHOST).to_string())
             .env("TRAINING_SAVE_EVERY", "10")
             .output()
             .expect("sbatch runs");

@@ -2,12 +2,13 @@
 //! when dropped. Used by the tests of `slurm`.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::ports::free_port;
 use crate::support::wait_until;
 
 /// The variable that allows tests to run Slurm: it needs root, and Debian's slurm-wlm and munge.
@@ -80,7 +81,7 @@ impl SlurmCluster {
         let host = nix::unistd::gethostname().expect("a name");
         let host = host.to_string_lossy();
         let at = |name: &str| self.path(name).display().to_string();
-        let ports: Vec<u16> = (0..=NODES.len()).map(|_| free_port()).collect();
+        let ports: Vec<u16> = (0..=NODES.len()).map(|_| free_port(Ipv4Addr::LOCALHOST)).collect();
         let mut lines = vec![
             "ClusterName=test".to_owned(),
             format!("SlurmctldHost={host}(127.0.0.1)"),
@@ -135,9 +136,4 @@ impl Drop for SlurmCluster {
             let _ = daemon.wait();
         }
     }
-}
-
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-    listener.local_addr().expect("it is bound").port()
 }

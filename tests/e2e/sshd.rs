@@ -2,7 +2,7 @@
 //! dropped. Used by the tests of `ssh`.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +12,7 @@ use nix::sys::socket::{
 };
 use tempfile::TempDir;
 
+use crate::ports::free_port;
 use crate::support::{make_executable, wait_until};
 
 /// The path of Debian's sshd, which must be called by its absolute path.
@@ -99,7 +100,7 @@ impl Sshds {
     }
 
     fn start(&mut self, port: Option<u16>) -> u16 {
-        let port = port.unwrap_or_else(free_port);
+        let port = port.unwrap_or_else(|| free_port(Ipv4Addr::LOCALHOST));
         let config = self.path(&format!("sshd.{port}"));
         let lines = [
             format!("Port {port}"),
@@ -164,11 +165,6 @@ fn hold(port: u16) -> OwnedFd {
     setsockopt(&held, ReuseAddr, &true).expect("an option of a socket");
     bind(held.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).expect("the port is free");
     held
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-    listener.local_addr().expect("it is bound").port()
 }
 
 fn which(program: &str) -> PathBuf {

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::network::Place;
+use crate::ports::free_port;
 use crate::sickness::{Disk, Sickness};
 
 /// Timeout for anything that should take milliseconds; test machines are slow, and eight imports of torch on two busy
@@ -559,8 +560,12 @@ pub(crate) fn trainer(flags: &[&str]) -> Vec<String> {
 }
 
 fn bind_at(place: Option<&Place>) -> String {
-    let address = place.map_or(Ipv4Addr::LOCALHOST, |place| place.address);
-    format!("{address}:0")
+    match place {
+        // Nobody else has ports in its network.
+        Some(place) => format!("{}:0", place.address),
+        // A driver that is started again needs the same one.
+        None => format!("{}:{}", Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST)),
+    }
 }
 
 fn start_driver(

@@ -1,5 +1,8 @@
 //! A real etcd for a test: one member with its own folder and ports, ended and removed when dropped.
 
+#[path = "../../../tests/e2e/ports.rs"]
+pub(crate) mod ports;
+
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -9,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use elastic_journal::etcd::EtcdAddress;
 use tempfile::TempDir;
+
+use self::ports::free_port;
 
 /// Timeout for the start of etcd.
 const START: Duration = Duration::from_secs(30);
@@ -63,11 +68,6 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
             std::fs::copy(entry.path(), to).expect("a copy");
         }
     }
-}
-
-fn free_port(ip: Ipv4Addr) -> u16 {
-    let listener = TcpListener::bind((ip, 0)).expect("a port is free");
-    listener.local_addr().expect("it is bound").port()
 }
 
 impl Etcd {
