@@ -38,6 +38,18 @@ def test_lightning_goes_on_in_process(job):
     assert end["index"] == 5.5, "what is logged with sync_dist is the mean over the ranks"
 
 
+def test_a_loader_of_lightning_that_the_states_sampler_does_not_count_is_refused(job):
+    needs("lightning")
+    done = job("lightning_refused.py", workers=2)
+    assert done.code == 0, done.output
+    assert len(done.said()) == 2, done.output
+    for refusals in done.said():
+        expected = "the training loader (DataLoader) does not take its samples from the sampler of LightningState"
+        for name in ("shuffled", "another", "batches"):
+            assert expected in refusals[name], refusals
+        assert refusals["the state's"] == 1, "its epoch is done"
+
+
 @pytest.mark.parametrize("workers", [3, 2])
 def test_accelerate_goes_on_in_process(job, workers):
     """Of two workers one is left: a world of one rank, and of two again."""

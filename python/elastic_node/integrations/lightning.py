@@ -92,6 +92,26 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
         total = super().reduce(tensor, group, "sum")
         return total.copy_(total / dist.get_world_size(group))
 
+    def process_dataloader(self, dataloader: object) -> object:
+        """As `DDPStrategy`, of a loader whose samples the state counts.
+
+        Raises:
+            ValueError: a training loader has another sampler than the state's.
+        """
+        if self.lightning_module.trainer.training:
+            self._check_sampler(dataloader)
+        return super().process_dataloader(dataloader)
+
+    def _check_sampler(self, loader: Any) -> None:
+        """Refuses a training loader whose samples the state's sampler does not count."""
+        batches = getattr(loader, "batch_sampler", None)
+        if getattr(batches, "sampler", None) is not self._state.sampler:
+            raise ValueError(
+                f"the training loader ({type(loader).__name__}) does not take its samples from the sampler of LightningState, which counts "
+                "what is trained: after a loss, samples would be trained twice or never. Give DataLoader(data, batch_size, "
+                "sampler=sampler) with that sampler; in place of a batch_sampler, Lightning puts its own"
+            )
+
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         if filepath == _IN_MEMORY:
             self._state.checkpoint = checkpoint
