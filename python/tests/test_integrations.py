@@ -50,6 +50,18 @@ def test_a_loader_of_lightning_that_the_states_sampler_does_not_count_is_refused
         assert refusals["the state's"] == 1, "its epoch is done"
 
 
+def test_an_epoch_of_lightning_ends_where_a_dropped_batch_is_left(job):
+    needs("lightning")
+    done = job("lightning_dropped.py", workers=2)
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 2, done.output
+    for end in ends:
+        assert end["sizes"] == [4] * 3, "one whole batch of each epoch, also of the first one"
+        assert end["epochs"] == 3 and end["validated"] == [0, 1, 2] and end["rate"] == 0.01 * 0.5**3, end
+        assert "an epoch has no batch of 4 samples for each of 2 ranks" in end["refusal"], end
+
+
 @pytest.mark.parametrize("workers", [3, 2])
 def test_accelerate_goes_on_in_process(job, workers):
     """Of two workers one is left: a world of one rank, and of two again."""

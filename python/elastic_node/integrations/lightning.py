@@ -93,13 +93,15 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
         return total.copy_(total / dist.get_world_size(group))
 
     def process_dataloader(self, dataloader: object) -> object:
-        """As `DDPStrategy`, of a loader whose samples the state counts.
+        """As `DDPStrategy`, of a loader whose samples the state counts, and that has a batch.
 
         Raises:
-            ValueError: a training loader has another sampler than the state's.
+            ValueError: a training loader has another sampler than the state's; or an epoch has no batch for each rank, with
+                `drop_last`.
         """
         if self.lightning_module.trainer.training:
             self._check_sampler(dataloader)
+            self._leave_a_batch(dataloader)
         return super().process_dataloader(dataloader)
 
     def _check_sampler(self, loader: Any) -> None:
@@ -111,6 +113,20 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
                 "what is trained: after a loss, samples would be trained twice or never. Give DataLoader(data, batch_size, "
                 "sampler=sampler) with that sampler; in place of a batch_sampler, Lightning puts its own"
             )
+
+    def _leave_a_batch(self, loader: Any) -> None:
+        """Goes back by some samples where the rest of an epoch has no batch: Lightning ends the whole training there, and would
+        leave out the epoch's validation and schedulers otherwise."""
+        if len(loader):
+            return
+        sampler, batches = self._state.sampler, loader.batch_sampler
+        begin = len(sampler.dataset) - batches.batch_size * sampler.num_replicas
+        if begin < 0 and batches.drop_last:
+            raise ValueError(
+                f"an epoch has no batch of {batches.batch_size} samples for each of {sampler.num_replicas} ranks: give fewer samples for "
+                "each batch, or leave drop_last out"
+            )
+        sampler.processed_num = max(begin, 0)
 
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         if filepath == _IN_MEMORY:
@@ -153,7 +169,7 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._state.sampler.record_batch(batch_idx, trainer.train_dataloader.batch_size)
+        self._state.sampler.record_batch(batch_idx, trainer.train_dataloader.batch_sampler.batch_size)
         self._batches += 1
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
