@@ -62,6 +62,17 @@ def test_an_epoch_of_lightning_ends_where_a_dropped_batch_is_left(job):
         assert "an epoch has no batch of 4 samples for each of 2 ranks" in end["refusal"], end
 
 
+@pytest.mark.parametrize("kind, batches_per_commit, steps", [
+    ("automatic", 1, [0, 1, 2, 3, 4]), ("automatic", 4, [0, 1, 3, 4]), ("manual", 4, [0] * 4)
+])
+def test_lightning_commits_where_a_step_is_made(job, kind, batches_per_commit, steps):
+    """An epoch has six batches: a step of four, and one of two. The last commit is that of the end."""
+    needs("lightning")
+    done = job("lightning_accumulated.py", kind, str(batches_per_commit), workers=2)
+    assert done.code == 0, done.output
+    assert done.said() == [{"commits": [[0, step] for step in steps]}] * 2, done.output
+
+
 @pytest.mark.parametrize("workers", [3, 2])
 def test_accelerate_goes_on_in_process(job, workers):
     """Of two workers one is left: a world of one rank, and of two again."""

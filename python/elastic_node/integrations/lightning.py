@@ -148,23 +148,35 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
 
 
 class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types are not looked at.
-    """Counts samples, and commits the state before a batch, with all that belongs to the batch before.
+    """Counts samples, and commits the state before a batch, with all that belongs to the batch before. A commit that is due while
+    gradients accumulate waits for their step.
 
     Args:
         state: of `elastic_node.elastic.run`.
-        batches_per_commit: 1 for each batch; with accumulated gradients, a multiple of the batches of a step.
+        batches_per_commit: number of batches from one commit to the next, at least; 1 for each batch, or each step of accumulated
+            gradients.
     """
 
     def __init__(self, state: LightningState, batches_per_commit: int = 1) -> None:
         self._state, self._every, self._batches = state, batches_per_commit, 0
+        #: Number of steps as the last batch began.
+        self._steps: Optional[int] = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._batches, self._steps = 0, None
         # The rest of an epoch has fewer batches than the next epoch.
         trainer.reload_dataloaders_every_n_epochs = 1
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._batches % self._every == 0:
+        if self._steps is None or self._batches >= self._every and self._has_stepped(trainer, pl_module):
             self._commit(trainer)
+        self._steps = trainer.global_step
+
+    def _has_stepped(self, trainer: Trainer, module: LightningModule) -> bool:
+        """Whether the batch before this one made a step: gradients that wait for one are no part of a checkpoint."""
+        # A module that steps by itself may use optimisers whose steps Lightning does not count.
+        is_counted = module.automatic_optimization or trainer.global_step > 0
+        return trainer.global_step != self._steps or not is_counted
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -179,5 +191,6 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
         self._commit(trainer)
 
     def _commit(self, trainer: Trainer) -> None:
+        self._batches = 0
         trainer.save_checkpoint(_IN_MEMORY, weights_only=False)
         self._state.commit()
