@@ -73,6 +73,14 @@ def test_lightning_commits_where_a_step_is_made(job, kind, batches_per_commit, s
     assert done.said() == [{"commits": [[0, step] for step in steps]}] * 2, done.output
 
 
+def test_a_plateau_of_lightning_is_noticed_in_the_epoch_of_a_loss(job):
+    needs("lightning")
+    done = job("lightning_plateau.py", workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    assert done.said() == [{"rates": [0.01, 0.01, 0.005, 0.0025]}] * 2, done.output
+
+
 @pytest.mark.parametrize("workers", [3, 2])
 def test_accelerate_goes_on_in_process(job, workers):
     """Of two workers one is left: a world of one rank, and of two again."""

@@ -171,6 +171,9 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
         if self._steps is None or self._batches >= self._every and self._has_stepped(trainer, pl_module):
             self._commit(trainer)
         self._steps = trainer.global_step
+        # Of a resumed epoch's end, Lightning leaves out the schedulers that watch a value, since it keeps none in a checkpoint. The
+        # rest of this epoch gives them one.
+        trainer.fit_loop._restarting = False
 
     def _has_stepped(self, trainer: Trainer, module: LightningModule) -> bool:
         """Whether the batch before this one made a step: gradients that wait for one are no part of a checkpoint."""

@@ -1,0 +1,45 @@
+"""Lightning whose learning rate follows a value that never gets better. A rank dies by kill -9 in the middle of the second epoch. Prints
+the learning rate of each epoch's first batch."""
+
+import json
+
+import torch
+from dying import die_once
+from lightning_line import Line, rows_of, trainer_of
+from torch.utils.data import DataLoader
+
+import elastic_node.torch as en
+from elastic_node.integrations.lightning import LightningState
+
+EPOCHS, BATCHES, BATCH = 4, 4, 2
+
+
+class WatchedLine(Line):
+    def on_train_batch_start(self, batch, batch_idx):
+        if self.current_epoch == 1 and batch_idx == 2:
+            die_once(1)
+        state.rates[self.current_epoch] = self.trainer.optimizers[0].param_groups[0]["lr"]
+
+    def validation_step(self, batch, batch_idx):
+        self.log("watched", 1.0, sync_dist=True)
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "watched"}}
+
+
+en.init()
+rows = rows_of(BATCHES * BATCH * en.size())
+state = LightningState(en.ElasticDistributedSampler(rows), rates={})
+
+
+@en.elastic.run
+def train(state):
+    trainer = trainer_of(state, max_epochs=EPOCHS)
+    checked = DataLoader(rows_of(en.size()), BATCH)
+    trainer.fit(WatchedLine(), DataLoader(rows, BATCH, sampler=state.sampler), checked, ckpt_path=state.ckpt_path)
+
+
+train(state)
+print(json.dumps({"rates": [state.rates[epoch] for epoch in range(EPOCHS)]}), flush=True)
