@@ -62,9 +62,10 @@ def test_an_epoch_of_lightning_ends_where_a_dropped_batch_is_left(job):
         assert "an epoch has no batch of 4 samples for each of 2 ranks" in end["refusal"], end
 
 
-@pytest.mark.parametrize("kind, batches_per_commit, steps", [
-    ("automatic", 1, [0, 1, 2, 3, 4]), ("automatic", 4, [0, 1, 3, 4]), ("manual", 4, [0] * 4)
-])
+@pytest.mark.parametrize(
+    "kind, batches_per_commit, steps",
+    [("automatic", 1, [0, 1, 2, 3, 4]), ("automatic", 4, [0, 1, 3, 4]), ("manual", 4, [0] * 4)],
+)
 def test_lightning_commits_where_a_step_is_made(job, kind, batches_per_commit, steps):
     """An epoch has six batches: a step of four, and one of two. The last commit is that of the end."""
     needs("lightning")

@@ -109,8 +109,8 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
         batches = getattr(loader, "batch_sampler", None)
         if getattr(batches, "sampler", None) is not self._state.sampler:
             raise ValueError(
-                f"the training loader ({type(loader).__name__}) does not take its samples from the sampler of LightningState, which counts "
-                "what is trained: after a loss, samples would be trained twice or never. Give DataLoader(data, batch_size, "
+                f"the training loader ({type(loader).__name__}) does not take its samples from the sampler of LightningState, which "
+                "counts what is trained: after a loss, samples would be trained twice or never. Give DataLoader(data, batch_size, "
                 "sampler=sampler) with that sampler; in place of a batch_sampler, Lightning puts its own"
             )
 
@@ -123,8 +123,8 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
         begin = len(sampler.dataset) - batches.batch_size * sampler.num_replicas
         if begin < 0 and batches.drop_last:
             raise ValueError(
-                f"an epoch has no batch of {batches.batch_size} samples for each of {sampler.num_replicas} ranks: give fewer samples for "
-                "each batch, or leave drop_last out"
+                f"an epoch has no batch of {batches.batch_size} samples for each of {sampler.num_replicas} ranks: give fewer samples "
+                "for each batch, or leave drop_last out"
             )
         sampler.processed_num = max(begin, 0)
 
@@ -171,8 +171,8 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
         if self._steps is None or self._batches >= self._every and self._has_stepped(trainer, pl_module):
             self._commit(trainer)
         self._steps = trainer.global_step
-        # Of a resumed epoch's end, Lightning leaves out the schedulers that watch a value, since it keeps none in a checkpoint. The
-        # rest of this epoch gives them one.
+        # Lightning leaves out the schedulers that watch a value at the end of a resumed epoch, since a checkpoint has no such value.
+        # The rest of this epoch gives them one.
         trainer.fit_loop._restarting = False
 
     def _has_stepped(self, trainer: Trainer, module: LightningModule) -> bool:

@@ -1,5 +1,5 @@
-"""Accumulates gradients of four batches with Lightning, in epochs of six. Prints at each commit the number of the batches that wait for a
-step, and the steps."""
+"""Accumulates gradients of four batches with Lightning, in epochs of six. Prints at each commit the number of the batches that wait
+for a step, and the steps."""
 
 import json
 import sys
