@@ -109,9 +109,9 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
         batches = getattr(loader, "batch_sampler", None)
         if getattr(batches, "sampler", None) is not self._state.sampler:
             raise ValueError(
-                f"the training loader ({type(loader).__name__}) does not take its samples from the sampler of LightningState, which "
-                "counts what is trained: after a loss, samples would be trained twice or never. Give DataLoader(data, batch_size, "
-                "sampler=sampler) with that sampler; in place of a batch_sampler, Lightning puts its own"
+                f"the training loader ({type(loader).__name__}) does not take its samples from the sampler of LightningState, "
+                "which counts what is trained: after a loss, samples would be trained twice or never. Give DataLoader(data, "
+                "batch_size, sampler=sampler) with that sampler; in place of a batch_sampler, Lightning puts its own"
             )
 
     def _leave_a_batch(self, loader: Any) -> None:
@@ -123,8 +123,8 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
         begin = len(sampler.dataset) - batches.batch_size * sampler.num_replicas
         if begin < 0 and batches.drop_last:
             raise ValueError(
-                f"an epoch has no batch of {batches.batch_size} samples for each of {sampler.num_replicas} ranks: give fewer samples "
-                "for each batch, or leave drop_last out"
+                f"an epoch has no batch of {batches.batch_size} samples for each of {sampler.num_replicas} ranks: give fewer "
+                "samples for each batch, or leave drop_last out"
             )
         sampler.processed_num = max(begin, 0)
 
@@ -171,7 +171,7 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
         if self._steps is None or self._batches >= self._every and self._has_stepped(trainer, pl_module):
             self._commit(trainer)
         self._steps = trainer.global_step
-        # Lightning leaves out the schedulers that watch a value at the end of a resumed epoch, since a checkpoint has no such value.
+        # Lightning leaves out the schedulers that watch a value at the end of a resumed epoch, since a checkpoint has no value.
         # The rest of this epoch gives them one.
         trainer.fit_loop._restarting = False
 

@@ -1,4 +1,4 @@
-"""Accumulates gradients of four batches with Lightning, in epochs of six. Prints at each commit the number of the batches that wait
+"""Accumulates gradients of four batches with Lightning, in epochs of six. Prints at each commit the number of batches that wait
 for a step, and the steps."""
 
 import json

@@ -1,5 +1,5 @@
 """Lightning that drops last batches, on two ranks. It begins where an epoch has less than a batch left for each rank; then with
-fewer samples than a batch of each rank has. Prints the batches and validations of the first one, its epochs and its learning rate,
+fewer samples than a batch of each rank has. Prints the batches and validations of the first one, its epochs and its rate,
 and the refusal of the second one."""
 
 import json

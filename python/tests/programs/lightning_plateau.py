@@ -1,4 +1,4 @@
-"""Lightning whose learning rate follows a value that never gets better. A rank dies by kill -9 in the middle of the second epoch. 
+"""Lightning whose learning rate follows a value that never gets better. A rank dies by kill -9 in the middle of the second epoch.
 Prints the learning rate of each epoch's first batch."""
 
 import json
