@@ -104,6 +104,20 @@ def test_accelerate_gathers_each_sample_of_an_elastic_sampler_once(job):
         assert one["numbers"] == left, one
 
 
+def test_accelerate_divides_no_loader_with_an_elastic_sampler_once_more(job):
+    needs("accelerate")
+    done = job("accelerate_batches.py", workers=2)
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 2, done.output
+    for end in ends:
+        for name in ("sampler", "batch sampler", "prepared before"):
+            assert end[name] == list(range(19)) + [0], f"{name}: each sample, and one more so that both ranks have equally many"
+        for name in ("batches", "no batches", "batch sampler as sampler"):
+            assert "give DataLoader(data, batch_size, sampler=sampler)" in end[name], end
+        assert len(end["without"]) < 2 * 19, "accelerate divides a loader without an elastic sampler"
+
+
 def test_a_commit_between_two_steps_of_accelerate_is_refused(job):
     needs("accelerate")
     done = job("accelerate_accumulated.py", workers=2)

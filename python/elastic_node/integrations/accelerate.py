@@ -45,16 +45,16 @@ class Remaining(Sampler[int]):
     generation: this sampler ignores them."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
-        self._sampler = sampler
+        self.given = sampler
         #: Number of samples that are given out twice at the end of this pass: one to each of the last ranks.
         self.repeats = 0
 
     def __iter__(self) -> Iterator[int]:
-        self.repeats = -len(self._sampler.remaining_indices) % self._sampler.num_replicas
-        return iter(self._sampler)
+        self.repeats = -len(self.given.remaining_indices) % self.given.num_replicas
+        return iter(self.given)
 
     def __len__(self) -> int:
-        return len(self._sampler)
+        return len(self.given)
 
 
 #: The variable by which accelerate and transformers are told to take the CPU.
@@ -128,10 +128,31 @@ def check_ranks(num_processes: int, device: torch.device) -> None:
         )
 
 
+def _elastic_sampler_of(loader: "DataLoader[Any]") -> Optional[ElasticSampler]:
+    """The elastic sampler by which a loader goes, also within its batch sampler, if any.
+
+    Raises:
+        ValueError: accelerate would divide what is a rank's own already, or takes no such loader.
+    """
+    batches = loader.batch_sampler
+    sampler: Any = get_sampler(loader) if batches is not None else getattr(loader.sampler, "sampler", loader.sampler)
+    if isinstance(sampler, Remaining):
+        # Its batch sampler was prepared in a former generation.
+        sampler = sampler.given
+    is_elastic = isinstance(sampler, ElasticSampler)
+    if isinstance(batches, Iterator) or is_elastic and batches is None:
+        raise ValueError(
+            "accelerate would divide the samples of this loader among the ranks once more, and most would never be trained: its "
+            f"batch_sampler is {type(batches).__name__}. In place of sampler.batches(), or of a loader without a batch_size, give "
+            "DataLoader(data, batch_size, sampler=sampler)"
+        )
+    return sampler if is_elastic else None
+
+
 class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate's types are not looked at.
     """`accelerate.Accelerator` over the generation's collectives. Make it, and prepare the state's objects with it, at the
-    beginning of the function that `elastic_node.elastic.run` runs. A loader with an `ElasticSampler` is not divided once
-    more. Where no rank has an accelerator, all train on CPUs.
+    beginning of the function that `elastic_node.elastic.run` runs. A loader with an `ElasticSampler`, also within a batch
+    sampler, is not divided once more. Where no rank has an accelerator, all train on CPUs.
 
     With `gradient_accumulation_steps`, a state is committed where a step is made (`sync_gradients`); between two steps its
     `commit` and `save` raise `RuntimeError`.
@@ -141,6 +162,8 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate's typ
 
     Raises:
         RuntimeError: this rank has no accelerator, and others have one; or `ACCELERATE_USE_CPU` forbids the CPU.
+        ValueError: in `prepare`, a loader has an iterator as its `batch_sampler`, such as `sampler.batches(16)`; or has an
+            `ElasticSampler`, and no batches (``batch_size=None``).
         CollectiveError: a worker was lost, or the generation was aborted.
     """
 
@@ -156,8 +179,8 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]  # Accelerate's typ
     def prepare_data_loader(
         self, data_loader: "DataLoader[Any]", device_placement: Optional[bool] = None, *args: Any, **kwargs: Any
     ) -> Any:
-        sampler = data_loader.sampler
-        if not isinstance(sampler, ElasticSampler):
+        sampler = _elastic_sampler_of(data_loader)
+        if sampler is None:
             return super().prepare_data_loader(data_loader, device_placement, *args, **kwargs)
         put_on_device = self.device_placement if device_placement is None else device_placement
         prepared = prepare_data_loader(data_loader, self.device, 1, 0, put_on_device=put_on_device)
