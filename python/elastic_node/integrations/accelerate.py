@@ -143,8 +143,8 @@ def _elastic_sampler_of(loader: "DataLoader[Any]") -> Optional[ElasticSampler]:
     if isinstance(batches, Iterator) or is_elastic and batches is None:
         raise ValueError(
             "accelerate would divide the samples of this loader among the ranks once more, and most would never be trained: its "
-            f"batch_sampler is {type(batches).__name__}. In place of sampler.batches(), or of a loader without a batch_size, give "
-            "DataLoader(data, batch_size, sampler=sampler)"
+            f"batch_sampler is {type(batches).__name__}. In place of sampler.batches(), or of a loader without a batch_size, "
+            "give DataLoader(data, batch_size, sampler=sampler)"
         )
     return sampler if is_elastic else None
 

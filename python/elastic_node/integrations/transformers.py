@@ -29,8 +29,9 @@ from .accelerate import Remaining, as_given, check_ranks
 
 __all__ = ["CommitStateCallback", "ElasticTrainer", "TransformersState"]
 
-#: Parts of a trainer's state that are a rank's own, or follow from the arguments.
-_NOT_SHARED = ("is_local_process_zero", "is_world_process_zero", "max_steps", "num_train_epochs")
+#: Parts of a trainer's state that are a rank's own, or that each generation finds anew: from the arguments, or by
+#: `auto_find_batch_size`.
+_NOT_SHARED = ("is_local_process_zero", "is_world_process_zero", "max_steps", "num_train_epochs", "train_batch_size")
 
 
 class TransformersState(ObjectState):
@@ -68,19 +69,20 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
             if name != "trainer":
                 kwargs[name].load_state_dict(content)
         # Other ranks than those before may have no batch left.
-        self._begin_epoch_if_due(args)
+        self._begin_epoch_if_due(args, state)
 
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         sampler = self._state.sampler
-        sampler.record_batch(state.global_step, args.train_batch_size)
-        self._begin_epoch_if_due(args)
+        # Not that of the arguments: `auto_find_batch_size` makes it smaller.
+        sampler.record_batch(state.global_step, state.train_batch_size)
+        self._begin_epoch_if_due(args, state)
 
-    def _begin_epoch_if_due(self, args: TrainingArguments) -> None:
+    def _begin_epoch_if_due(self, args: TrainingArguments, state: TrainerState) -> None:
         """Begins the next epoch where this one has no batch left."""
         sampler = self._state.sampler
-        if len(sampler) < (args.train_batch_size if args.dataloader_drop_last else 1):
+        if len(sampler) < (state.train_batch_size if args.dataloader_drop_last else 1):
             sampler.set_epoch(sampler.epoch + 1)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -199,7 +201,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         batches = len(kwargs["train_dataloader"])
         if not batches:
             raise ValueError(
-                f"an epoch has no batch of {self.args.train_batch_size} samples for each of {self.args.world_size} ranks: give fewer "
+                f"an epoch has no batch of {self._train_batch_size} samples for each of {self.args.world_size} ranks: give fewer "
                 "samples for each batch, or leave dataloader_drop_last out"
             )
         updates = max(math.ceil(batches / self.args.gradient_accumulation_steps), 1)
@@ -228,7 +230,9 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         first, skipped = super()._init_training_state(*args, **kwargs)
         restored = (self._elastic_state.checkpoint or {}).get("trainer", {})
         for name, value in restored.items():
-            setattr(self.state, name, value)
+            # Checkpoints of earlier releases have more parts.
+            if name not in _NOT_SHARED:
+                setattr(self.state, name, value)
         _restore_callbacks(self, restored.get("stateful_callbacks"))
         # Those of this trainer: its own checkpoints look for each of them.
         self.state.stateful_callbacks = _contents_of(self)

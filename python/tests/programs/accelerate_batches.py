@@ -1,5 +1,5 @@
-"""Prepares loaders with accelerate that have an elastic sampler in several places. Prints the samples that all ranks are given, or the
-refusal, by what is given."""
+"""Prepares loaders with accelerate that have an elastic sampler in several places. Prints the samples that all ranks are given, or
+the refusal, by what is given."""
 
 import json
 
