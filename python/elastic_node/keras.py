@@ -56,6 +56,9 @@ _LOSS_SCALE_OUTSIDE = (
 _MONITORS = (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau, keras.callbacks.ModelCheckpoint)
 _MONITORED = ("best", "best_epoch", "wait", "cooldown_counter")
 
+#: The name of learning rates beside what these callbacks know.
+_RATES = "rates"
+
 
 class CountsBatches(Protocol):
     """A state with the number of the epoch's batches that are done."""
@@ -174,7 +177,8 @@ def _monitors(callbacks: Sequence[Any]) -> Dict[str, Any]:
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types of its own.
     """Commits the state after every so many batches, and at the end of each epoch, after its validation. Put it behind the callbacks
     that count, and behind Keras' `EarlyStopping`, `ReduceLROnPlateau` and `ModelCheckpoint(save_best_only=True)`: what rank 0's
-    knew at the end of the last epoch is part of a `KerasState`, and after a loss they go on from there.
+    knew at the end of the last epoch is part of a `KerasState`, and after a loss they go on from there. So are the learning
+    rates before the epoch, from which Keras' `LearningRateScheduler` begins it again.
 
     Args:
         state: of `elastic_node.elastic.run`.
@@ -185,9 +189,11 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         super().__init__()
         self._state, self._every, self._batches = state, batches_per_commit, 0
         self._monitors: Dict[str, Any] = {}
+        #: The learning rates before this epoch, where a `LearningRateScheduler` changes them at its beginning.
+        self._rates_before: Optional[List[float]] = None
 
     def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
-        self._batches = 0
+        self._batches, self._rates_before = 0, None
 
     def all_have_begun(self, callbacks: Sequence[Any]) -> None:
         """Gives Keras' callbacks what they knew.
@@ -201,6 +207,8 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         if self._is_of_this_training(self._state):
             for name, callback in self._monitors.items():
                 vars(callback).update(self._state._monitored[1].get(name, {}))
+        if any(isinstance(callback, keras.callbacks.LearningRateScheduler) for callback in callbacks):
+            self._go_back_to_rates(self._state)
         late = _monitors(callbacks[callbacks.index(self) :])
         if late:
             warning = "%s is behind CommitStateCallback, which commits what it knew an epoch before: put it in front"
@@ -209,11 +217,15 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None) -> None:
         self._batches += 1
         if self._batches % self._every == 0:
+            self._note_rates()
             self._state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
         if isinstance(self._state, KerasState):
             self._state._monitored = epoch + 1, self._known()
+        if self._rates_before is not None:
+            self._rates_before = self._rates()
+            self._note_rates()
         # The last batch was committed in an epoch that was not counted yet, and would begin again.
         self._state.commit()
 
@@ -227,6 +239,29 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         a later one."""
         epochs = (self.params or {}).get("epochs")
         return epochs is None or state._monitored[0] <= epochs
+
+    def _optimizers(self) -> List[Any]:
+        """The model's optimisers, as Keras' `LearningRateScheduler` finds them."""
+        optimizer = self.model.optimizer
+        return list(getattr(optimizer, "optimizers", [optimizer]))
+
+    def _rates(self) -> List[float]:
+        return [float(keras.ops.convert_to_numpy(optimizer.learning_rate)) for optimizer in self._optimizers()]
+
+    def _note_rates(self) -> None:
+        """Has the next commit hold the learning rates before the epoch, beside the present ones."""
+        if isinstance(self._state, KerasState) and self._rates_before is not None:
+            epochs, known = self._state._monitored
+            self._state._monitored = epochs, {**known, _RATES: {"before": self._rates_before, "committed": self._rates()}}
+
+    def _go_back_to_rates(self, state: KerasState) -> None:
+        """Sets the learning rates of before the epoch, which begins again: a schedule would be applied to its own result. Rates
+        that the program has set since the commit stay."""
+        noted = state._monitored[1].get(_RATES, {}) if self._is_of_this_training(state) else {}
+        if noted.get("committed") == self._rates():
+            for optimizer, rate in zip(self._optimizers(), noted["before"]):
+                optimizer.learning_rate = rate
+        self._rates_before = self._rates()
 
     def _known(self) -> Dict[str, Dict[str, Any]]:
         """The values of Keras' callbacks on rank 0: often it alone has a `ModelCheckpoint`, and may be lost."""

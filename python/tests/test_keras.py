@@ -143,6 +143,34 @@ print(train(2) == contents[1]["monitored"][1]["EarlyStopping of loss"]["best"])
     assert done.stdout.splitlines() == ["None 2", "True"], done.stdout
 
 
+def test_a_schedule_of_keras_goes_on_from_the_rate_before_the_epoch_that_begins_again():
+    before = """
+state = elastic_node.keras.KerasState(model, epoch=0)
+x, y, contents = numpy.ones((4, 2)), numpy.ones((4, 1)), []
+class Captures(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        contents.append(state.capture())
+def train(epochs):
+    halves = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    counts = elastic_node.keras.UpdateEpochStateCallback(state)
+    callbacks = [halves, counts, elastic_node.keras.CommitStateCallback(state), Captures()]
+    model.fit(x, y, verbose=0, batch_size=2, initial_epoch=state.epoch, epochs=epochs, callbacks=callbacks)
+    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+optimizer.learning_rate = 1.0
+print(train(3))
+for lost in (0, 3):
+    # Lost in the first batch of the first epoch, and in the last one of the second.
+    state.apply(contents[lost])
+    print(state.epoch, train(3))
+state.apply(contents[3])
+optimizer.learning_rate = 8.0
+print(train(3))
+"""
+    done = run_alone(some_backend(), "jit_compile=False", before)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["0.125", "0 0.125", "1 0.125", "2.0"], "the last one was set by the program"
+
+
 def test_a_keras_callback_behind_the_commit_is_warned_of_with_the_order_that_is_right():
     before = """
 state = elastic_node.keras.KerasState(model)
