@@ -77,7 +77,8 @@ impl TokenSource {
     }
 
     /// The reason why the token cannot be read yet; none if it can be read, or if waiting changes nothing. The driver writes
-    /// its file when it starts, and the file may lie on a file system that is mounted later.
+    /// its file when it starts, and the file may lie on a disk that does not answer yet. A folder that is missing is taken for a
+    /// mistake in its name.
     pub(crate) fn awaits(&self) -> Option<String> {
         let path = match &self.kind {
             TokenOrigin::Given(_) => return None,
@@ -87,6 +88,10 @@ impl TokenSource {
                 None => return (!paths.is_empty()).then(|| "there is none".to_owned()),
             },
         };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if folder.is_some_and(|folder| matches!(folder.try_exists(), Ok(false))) {
+            return None;
+        }
         let error = read_token(path).err().filter(TokenFileError::may_pass)?;
         Some(match error.source() {
             Some(cause) => format!("{error}: {cause}"),
@@ -185,14 +190,16 @@ mod tests {
         assert!(error.to_string().contains("there is no token"), "{error}");
     }
     #[test]
-    fn a_token_file_whose_disk_comes_late_is_waited_for_and_one_that_is_wrong_is_not() {
+    fn a_token_that_comes_late_is_waited_for_and_one_that_is_wrong_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("mounted/later/token");
+        let path = folder.path().join("state/token");
         let source = TokenSource::new("a:1", None, Some(&path), None).expect("nothing to refuse");
-        let reason = source.awaits().expect("the folder is not there yet");
-        assert!(reason.contains("mounted/later/token"), "{reason}");
+        assert_eq!(source.awaits(), None, "there is no such folder");
+        assert_eq!(source.read().expect_err("no folder").code(), 2);
+        fs::create_dir(folder.path().join("state")).expect("a folder");
+        let reason = source.awaits().expect("the driver has not written it yet");
+        assert!(reason.contains("state/token") && reason.contains("No such file"), "{reason}");
         let write = |text: &str, mode| {
-            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
             fs::write(&path, text).expect("written");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("ours");
         };
