@@ -108,9 +108,8 @@ impl Beside {
         let mut agent = self.agent.borrow_mut();
         let is_news = self.told.replace(join.to_owned()) != join;
         if let Some(agent) = agent.as_mut() {
-            if let Some(stdin) = agent.stdin.as_mut().filter(|_| is_news) {
-                // An agent that has ended takes no line. The pipe holds hundreds of them: this does not block.
-                drop(stdin.write_all(format!("{DRIVERS}{join}\n").as_bytes()));
+            if is_news {
+                tell_drivers(agent, join);
             }
             return Ok(());
         }
@@ -158,12 +157,17 @@ impl Beside {
             let wait = BACKOFF.wait(ends.count, &mut ends.random);
             ends.count = ends.count.saturating_add(1);
             tokio::time::sleep(wait).await;
-            let (flags, join, log) =
-                (self.flags.clone(), self.told.borrow().clone(), log.to_owned());
+            let (flags, log) = (self.flags.clone(), log.to_owned());
+            let told = self.told.borrow().clone();
+            let join = told.clone();
             let started = lane.run("an agent's start", move || flags.spawn(&join, &log)).await;
             match started.map_err(io::Error::other).flatten() {
-                Ok(child) => {
+                Ok(mut child) => {
                     ends.since = tokio::time::Instant::now();
+                    let now = self.told.borrow();
+                    if *now != told {
+                        tell_drivers(&mut child, &now);
+                    }
                     *self.agent.borrow_mut() = Some(child);
                     return;
                 }
@@ -202,5 +206,13 @@ impl Beside {
         // The agent has ended meanwhile, or ends now.
         let _ = agent.kill();
         let _ = agent.wait();
+    }
+}
+
+/// Tells an agent where the drivers are.
+fn tell_drivers(agent: &mut Child, join: &str) {
+    if let Some(stdin) = &mut agent.stdin {
+        // An agent that has ended takes no line. The pipe holds hundreds of them: this does not block.
+        drop(stdin.write_all(format!("{DRIVERS}{join}\n").as_bytes()));
     }
 }
