@@ -561,7 +561,7 @@ pub(crate) fn trainer(flags: &[&str]) -> Vec<String> {
 
 fn bind_at(place: Option<&Place>) -> String {
     match place {
-        // Nobody else has ports in its network.
+        // Its network has no ports of other jobs.
         Some(place) => format!("{}:0", place.address),
         // A driver that is started again needs the same one.
         None => format!("{}:{}", Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST)),
