@@ -80,13 +80,13 @@ impl TokenSource {
     /// its file when it starts, and the file may lie on a disk that does not answer yet. A folder that is missing is taken for a
     /// mistake in its name.
     pub(crate) fn awaits(&self) -> Option<String> {
+        if self.is_missing() {
+            return Some("there is none".to_owned());
+        }
         let path = match &self.kind {
             TokenOrigin::Given(_) => return None,
             TokenOrigin::File(path) => path,
-            TokenOrigin::Found(paths) => match paths.iter().find(|path| path.exists()) {
-                Some(path) => path,
-                None => return (!paths.is_empty()).then(|| "there is none".to_owned()),
-            },
+            TokenOrigin::Found(paths) => paths.iter().find(|path| path.exists())?,
         };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if folder.is_some_and(|folder| matches!(folder.try_exists(), Ok(false))) {
@@ -189,6 +189,7 @@ mod tests {
         let error = source.read().expect_err("no token");
         assert!(error.to_string().contains("there is no token"), "{error}");
     }
+
     #[test]
     fn a_token_that_comes_late_is_waited_for_and_one_that_is_wrong_is_not() {
         let folder = tempfile::tempdir().expect("a folder");

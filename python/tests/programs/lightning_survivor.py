@@ -6,12 +6,13 @@ import json
 
 import torch
 from dying import die_once, until_there_are
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback
+from lightning_line import Line, trainer_of
 from torch.utils.data import DataLoader
 
 import elastic_node.torch as en
 from elastic_node import _codec
-from elastic_node.integrations.lightning import CommitStateCallback, ElasticStrategy, LightningState
+from elastic_node.integrations.lightning import LightningState
 
 SAMPLES, BATCH, EPOCHS, KILLED_AT, GROWN_AT = 240, 4, 3, 27, 57
 
@@ -27,12 +28,7 @@ class Rows(torch.utils.data.Dataset):
         return index, x, x.sum()
 
 
-class Line(LightningModule):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = torch.nn.Linear(8, 1)
-
+class SurvivingLine(Line):
     def training_step(self, batch, batch_idx):
         if self.global_step == KILLED_AT:
             die_once(1)
@@ -67,19 +63,9 @@ process = {"calls": 0}
 @en.elastic.run
 def train(state):
     process["calls"] += 1
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=en.local_size(),
-        strategy=ElasticStrategy(state),
-        callbacks=[Notes(), CommitStateCallback(state)],
-        max_epochs=EPOCHS,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = trainer_of(state, [Notes()], max_epochs=EPOCHS)
     checked = DataLoader(torch.utils.data.Subset(Rows(), range(12)), BATCH)
-    trainer.fit(Line(), DataLoader(Rows(), BATCH, sampler=sampler), checked, ckpt_path=state.ckpt_path)
+    trainer.fit(SurvivingLine(), DataLoader(Rows(), BATCH, sampler=sampler), checked, ckpt_path=state.ckpt_path)
     rate = trainer.optimizers[0].param_groups[0]["lr"]
     return trainer.global_step, trainer.current_epoch, rate, trainer.callback_metrics["index"].item()
 
