@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_comes_late_is_waited_for_and_one_that_is_wrong_is_not() {
+    fn s_5_a_token_that_comes_late_is_waited_for_and_one_that_is_wrong_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state/token");
         let source = TokenSource::new("a:1", None, Some(&path), None).expect("nothing to refuse");
