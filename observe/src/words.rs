@@ -440,13 +440,23 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
             "{reason}: the next commit is saved first, within {:.1} s; a second request ends the job at once",
             *within_ms as f64 / 1000.0
         ),
-        EventKind::CheckpointLoaded { step, notes } => {
+        EventKind::CheckpointLoaded { step, regained, notes } => {
             let begun = match step {
                 Some(step) => format!("training goes on from the checkpoint of step {step}"),
                 None => "there is no checkpoint: training begins from the start".to_owned(),
             };
             let notes = notes.iter().map(|note| format!("; checkpoints: {note}"));
-            begun + &notes.collect::<String>()
+            let found = match regained {
+                0 => String::new(),
+                _ => format!(
+                    ", of which the driver had not heard: of the steps told to be lost, {} not",
+                    match regained {
+                        1 => "1 is".to_owned(),
+                        steps => format!("{steps} are"),
+                    }
+                ),
+            };
+            begun + &found + &notes.collect::<String>()
         }
         EventKind::TakeoverBegun { hosts, workers, .. } => {
             let (hosts, workers) = (counted(*hosts, "host"), counted(*workers, "worker"));
@@ -557,6 +567,19 @@ mod tests {
         assert!(!text(180).contains("--on-total-loss"), "{}", text(180));
         assert!(text(0).contains("from the start"), "{}", text(0));
         assert!(text(0).contains("--on-total-loss fail ends the job instead"), "{}", text(0));
+    }
+
+    #[test]
+    fn l_1_a_checkpoint_of_which_no_driver_had_heard_says_how_many_steps_are_not_lost() {
+        let text = |regained| {
+            let loaded =
+                EventKind::CheckpointLoaded { step: Some(80), regained, notes: Vec::new() };
+            describe_event(GenerationId(2), &loaded).text
+        };
+        assert_eq!(text(0), "training goes on from the checkpoint of step 80");
+        let words = "training goes on from the checkpoint of step 80, of which the driver had not heard: of the steps told to be lost, \
+                     20 are not";
+        assert_eq!(text(20), words);
     }
 
     #[test]

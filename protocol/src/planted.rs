@@ -175,6 +175,8 @@ bugs! {
     SkippedNumberTakenForReserved = "a number is told after a takeover that is not reserved", "driver";
     /// Training begins again before the last checkpoint, and nobody is told (C-1).
     GoneCheckpointNotTold = "a checkpoint that is gone is not told", "driver";
+    /// Steps that are in a checkpoint of which no driver had heard stay counted as lost (L-1).
+    RegainedStepsStayLost = "steps of a checkpoint that is later than known stay lost", "driver";
     /// Members are told in the order of a hash map, which differs in each run.
     RandomOrder = "members are told in the order of a hash map", "driver";
     /// Members stay paused after the change that asked for the pause was undone.

@@ -137,7 +137,7 @@ fn of_a_total_loss_the_steps_up_to_the_loaded_checkpoint_are_kept() {
     story.at(112, next.clone().map(|worker| EventKind::WorkerAttached { worker, pid: 1 }));
     // No member holds a commit. The root finds the checkpoint of step 90 of 100.
     story.at(113, [formed(&next, 0)]);
-    story.at(114, [EventKind::CheckpointLoaded { step: Some(90), notes: Vec::new() }]);
+    story.at(114, [EventKind::CheckpointLoaded { step: Some(90), regained: 0, notes: Vec::new() }]);
     story.at(115, [EventKind::GenerationRunning { world_size: 2 }]);
     story.at(115, [done(0.0, 1_000.0, 10, &a)]);
     assert_eq!(story.seconds(TimeBucket::Lost), 20.0, "10 of 100 steps in 100 s of two slots");

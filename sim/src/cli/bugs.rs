@@ -113,6 +113,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::UnstoredNumbersLeave
         | Bug::DisplacedGoesOn => 14,
         Bug::GoneCheckpointNotTold => 15,
+        Bug::RegainedStepsStayLost => 18,
         Bug::UnlistedAtOnceFatal => 16,
         Bug::TotalLossTolerated => 2,
         Bug::SealedTooEarly

@@ -528,6 +528,9 @@ pub enum EventKind {
     CheckpointLoaded {
         /// The step of the checkpoint that training begins from; none: it begins from the start.
         step: Option<u64>,
+        /// Steps that were told to be lost and are in this checkpoint: no driver had heard of it.
+        #[serde(default)]
+        regained: u64,
         /// Checkpoints that were passed over or set aside, with the reasons.
         notes: Vec<String>,
     },

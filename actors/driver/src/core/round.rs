@@ -346,6 +346,13 @@ impl Round {
         }
     }
 
+    /// Takes back lost steps of the reset under way.
+    pub(crate) fn take_back_lost_steps(&mut self, steps: u64) {
+        if let Some(reset) = &mut self.reset {
+            reset.steps_lost = reset.steps_lost.saturating_sub(steps);
+        }
+    }
+
     /// Replaces a provisional cause of the reset that ended this generation. The next one may have been formed
     /// meanwhile.
     pub(crate) fn correct_cause(&mut self, ended: Stamp, cause: ResetCause) {

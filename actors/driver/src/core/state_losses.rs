@@ -136,6 +136,23 @@ impl DriverCore {
         }
     }
 
+    /// Takes back the loss of steps that are in the checkpoint which training begins from: it was saved just before the loss, and
+    /// no driver had heard of it. Returns their number.
+    pub(crate) fn regain_steps(&mut self, now: Time, step: Step) -> u64 {
+        let generation = self.round.generation();
+        if is_planted(Bug::RegainedStepsStayLost) {
+            return 0;
+        }
+        let Some((steps, loss)) = self.state.begins_later(generation, step) else { return 0 };
+        match self.round.reset() {
+            Some(_) => self.round.take_back_lost_steps(steps),
+            None => self.state.take_back_lost_steps(steps),
+        }
+        self.record(&JournalRecord::StateLost { loss });
+        self.record_state(now);
+        steps
+    }
+
     /// Counts the steps that are lost because the next generation begins at `step`, and reports them. `commits` are the
     /// members'.
     pub(crate) fn tell_of_lost_steps(

@@ -168,6 +168,11 @@ impl TrainedState {
         self.steps_lost += steps;
     }
 
+    /// Takes back lost steps.
+    pub(crate) const fn take_back_lost_steps(&mut self, steps: u64) {
+        self.steps_lost = self.steps_lost.saturating_sub(steps);
+    }
+
     /// Goes on from the step at which a generation begins again. If there is neither a commit nor a checkpoint, it
     /// begins from the start.
     pub(crate) fn lose(&mut self, loss: StateLossImage, goes_on: bool) {
@@ -189,6 +194,22 @@ impl TrainedState {
         let loss = self.loss.as_mut().filter(|loss| loss.generation == generation)?;
         loss.begins_at = step;
         Some(loss.clone())
+    }
+
+    /// The generation of the last loss begins at a later step than was told. Returns the number of committed steps that were
+    /// told to be lost and are not, and the loss as it is now; none if the loss is of another generation or as it was told.
+    pub(crate) fn begins_later(
+        &mut self,
+        generation: GenerationId,
+        step: Step,
+    ) -> Option<(u64, StateLossImage)> {
+        let loss = self.loss.as_mut().filter(|loss| loss.generation == generation)?;
+        let regained = step.min(loss.committed).0.saturating_sub(loss.begins_at.0);
+        if regained == 0 {
+            return None;
+        }
+        loss.begins_at = step;
+        Some((regained, loss.clone()))
     }
 
     /// Checks that training time is only counted of a state that exists.

@@ -200,6 +200,13 @@ impl World {
                     ));
                 }
             }
+            EventKind::CheckpointLoaded { step: Some(step), .. } => {
+                self.driver.loaded = Some((generation, step));
+            }
+            EventKind::ResetDone { steps_lost, .. } => {
+                let checked = self.check_lost_steps(generation, steps_lost);
+                self.demand(checked);
+            }
             EventKind::Warning { message } if message.contains(GONE_CHECKPOINT) => {
                 self.driver.gone_checkpoint = None;
             }
@@ -226,6 +233,21 @@ impl World {
                 self.driver.result = Some(result);
             }
             _ => {}
+        }
+    }
+
+    /// Checks L-1: a reset whose generation begins from a checkpoint has lost no more steps than were made since that one.
+    fn check_lost_steps(&self, generation: GenerationId, steps_lost: u64) -> Result<(), String> {
+        let Some((_, step)) = self.driver.loaded.filter(|(of, _)| *of == generation) else {
+            return Ok(());
+        };
+        let committed = self.oracle.highest_step(self.driver.job).unwrap_or(0);
+        let made = committed.saturating_sub(step) + self.scenario.commit_every;
+        match steps_lost <= made {
+            true => Ok(()),
+            false => Err(format!(
+                "L-1: {steps_lost} steps are said to be lost, of at most {made} after the checkpoint of step {step}"
+            )),
         }
     }
 

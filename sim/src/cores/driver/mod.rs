@@ -227,6 +227,8 @@ pub(super) struct DriverLife {
     pub(super) heard_hosts: HostsSnapshot,
     /// Whether the driver has just told that committed steps are lost.
     pub(super) loss_is_told: bool,
+    /// The generation that begins from a checkpoint, and the checkpoint's step.
+    pub(super) loaded: Option<(GenerationId, u64)>,
     /// The acknowledged samples that the generation formed last begins without, until that is told.
     pub(super) untold_loss: Option<u64>,
     /// Workers that this life of it has stopped before their processes existed.
@@ -368,6 +370,7 @@ impl DriverLife {
             members: Vec::new(),
             heard_hosts: HostsSnapshot::default(),
             loss_is_told: false,
+            loaded: None,
             untold_loss: None,
             stopped_unstarted: BTreeSet::new(),
             result,

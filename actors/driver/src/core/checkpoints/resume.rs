@@ -80,9 +80,11 @@ impl DriverCore {
         if let Some(load) = &mut self.checkpoints.load {
             load.found = step;
         }
+        let regained = step.map_or(0, |step| self.regain_steps(now, step));
         // A job that ends for want of a checkpoint does not begin from the start.
         if missing.is_none() || !self.ends_without_checkpoint(is_gone) {
-            self.event(EventKind::CheckpointLoaded { step: step.map(|step| step.0), notes });
+            let step = step.map(|step| step.0);
+            self.event(EventKind::CheckpointLoaded { step, regained, notes });
         }
         if let Some(saved) = missing {
             self.handle_missing_checkpoint(now, saved, (step, is_gone));

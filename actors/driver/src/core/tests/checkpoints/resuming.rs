@@ -426,6 +426,30 @@ fn l_1_steps_that_are_lost_with_a_checkpoint_are_counted_once() {
 }
 
 #[test]
+fn l_1_steps_of_a_checkpoint_of_which_no_driver_had_heard_are_not_lost() {
+    for (found, lost, begins_at) in [(100, 20, "100"), (110, 10, "110"), (120, 0, ""), (130, 0, "")]
+    {
+        let mut cluster = found_after_a_total_loss(OnTotalLoss::Restart, false, Some(Step(found)));
+        assert_eq!(cluster.losses, [(120, 100, 20)], "as it is told before the root has looked");
+        assert_eq!(steps_lost(&cluster), lost, "{found}");
+        let told = warnings(&cluster);
+        assert_eq!(told.len(), usize::from(lost > 0), "{told:?}");
+        let words = format!("began again at step {begins_at}, and step 120 had been committed");
+        assert!(told.iter().all(|told| told.contains(&words)), "{told:?}");
+        cluster.core.check().expect("the journal has the same loss");
+        // The same root tells it again; then the job is lost once more, before it has trained.
+        resume(&mut cluster, Some(Step(found)));
+        assert_eq!(steps_lost(&cluster), lost, "{found}");
+        kill_all(&mut cluster);
+        cluster.pass(Duration::from_secs(5));
+        resume(&mut cluster, Some(Step(found)));
+        assert_eq!(steps_lost(&cluster), lost, "{found}");
+        begin(&mut cluster);
+        assert_eq!(steps_lost(&cluster), lost, "{found}");
+    }
+}
+
+#[test]
 fn l_1_a_driver_that_finds_nobody_knows_the_step_of_the_last_checkpoint_as_committed() {
     let mut cluster = of_steps();
     assert_eq!(save(&mut cluster), 100);
