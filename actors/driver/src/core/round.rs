@@ -346,11 +346,12 @@ impl Round {
         }
     }
 
-    /// Takes back lost steps of the reset under way.
-    pub(crate) fn take_back_lost_steps(&mut self, steps: u64) {
-        if let Some(reset) = &mut self.reset {
-            reset.steps_lost = reset.steps_lost.saturating_sub(steps);
-        }
+    /// Takes back lost steps of the reset under way. Returns the number of those that it has not.
+    pub(crate) fn take_back_lost_steps(&mut self, steps: u64) -> u64 {
+        let Some(reset) = &mut self.reset else { return steps };
+        let taken = steps.min(reset.steps_lost);
+        reset.steps_lost -= taken;
+        steps - taken
     }
 
     /// Replaces a provisional cause of the reset that ended this generation. The next one may have been formed

@@ -136,18 +136,16 @@ impl DriverCore {
         }
     }
 
-    /// Takes back the loss of steps that are in the checkpoint which training begins from: it was saved just before the loss, and
-    /// no driver had heard of it. Returns their number.
-    pub(crate) fn regain_steps(&mut self, now: Time, step: Step) -> u64 {
-        let generation = self.round.generation();
+    /// Takes back the loss of steps that this generation begins with: its checkpoint was saved just before the loss, and no driver
+    /// had heard of it. Returns their number.
+    pub(crate) fn regain_steps(&mut self, now: Time, generation: GenerationId, step: Step) -> u64 {
         if is_planted(Bug::RegainedStepsStayLost) {
             return 0;
         }
         let Some((steps, loss)) = self.state.begins_later(generation, step) else { return 0 };
-        match self.round.reset() {
-            Some(_) => self.round.take_back_lost_steps(steps),
-            None => self.state.take_back_lost_steps(steps),
-        }
+        // Steps that were lost before the reset under way are in the sum.
+        let before = self.round.take_back_lost_steps(steps);
+        self.state.take_back_lost_steps(before);
         self.record(&JournalRecord::StateLost { loss });
         self.record_state(now);
         steps
@@ -166,6 +164,10 @@ impl DriverCore {
             return;
         }
         let is_held = commits.iter().any(Option::is_some);
+        if is_held {
+            // A holder is back before any generation has trained without it.
+            self.regain_steps(now, next, step);
+        }
         let checkpointed = self.checkpointed_step().filter(|_| !is_held);
         let step = checkpointed.unwrap_or(step);
         let reported = self.round.reset().map_or(0, |reset| reset.steps_lost);
@@ -187,8 +189,8 @@ impl DriverCore {
         // A member that holds a commit knows of every step that was made.
         let unseen = self.state.has_unseen() && !is_held;
         let loss = StateLossImage { generation, committed, begins_at };
-        self.record(&JournalRecord::StateLost { loss: loss.clone() });
-        self.state.lose(loss, is_held || checkpointed.is_some());
+        let loss = self.state.lose(loss, is_held || checkpointed.is_some());
+        self.record(&JournalRecord::StateLost { loss });
         self.record_state(now);
         self.event(EventKind::StateLost {
             committed: committed.0,

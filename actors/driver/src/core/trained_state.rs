@@ -32,6 +32,10 @@ pub(crate) struct TrainedState {
     steps_lost: u64,
     /// The last loss of committed steps.
     loss: Option<StateLossImage>,
+    /// Whether no generation has trained since that loss, and this driver counted it: the root may find a later checkpoint than
+    /// was known.
+    #[serde(default)]
+    loss_is_open: bool,
     /// Whether the members may have committed later steps while no driver lived, of which none has told this driver.
     #[serde(default)]
     unseen: bool,
@@ -47,6 +51,7 @@ impl TrainedState {
             recorded_at: None,
             steps_lost: image.steps_lost,
             loss: image.loss.clone(),
+            loss_is_open: false,
             unseen: false,
         }
     }
@@ -122,7 +127,7 @@ impl TrainedState {
 
     /// Notes that a generation trains.
     pub(crate) const fn trains(&mut self, now: Time) {
-        self.unseen = false;
+        (self.unseen, self.loss_is_open) = (false, false);
         self.trains_since = Some(now);
         self.recorded_at = Some(now);
     }
@@ -174,41 +179,45 @@ impl TrainedState {
     }
 
     /// Goes on from the step at which a generation begins again. If there is neither a commit nor a checkpoint, it
-    /// begins from the start.
-    pub(crate) fn lose(&mut self, loss: StateLossImage, goes_on: bool) {
+    /// begins from the start. Returns the loss, which may have begun with an earlier generation that never trained.
+    pub(crate) fn lose(&mut self, mut loss: StateLossImage, goes_on: bool) -> StateLossImage {
         self.committed = goes_on.then_some(loss.begins_at);
         if !goes_on {
             self.trained = Duration::ZERO;
         }
-        self.loss = Some(loss);
-        self.unseen = false;
+        let open = self.loss.take().filter(|_| self.loss_is_open);
+        loss.committed = open.map_or(loss.committed, |open| open.committed.max(loss.committed));
+        self.loss = Some(loss.clone());
+        (self.loss_is_open, self.unseen) = (true, false);
+        loss
     }
 
-    /// The generation of the last loss begins at an earlier step than was told: its checkpoint is gone. Returns the loss as it is
-    /// now; none if the loss is of another generation.
+    /// This generation begins at an earlier step than was told with the last loss: its checkpoint is gone. Returns the loss as it
+    /// is now; none if the loss is of another generation.
     pub(crate) fn begins_earlier(
         &mut self,
         generation: GenerationId,
         step: Step,
     ) -> Option<StateLossImage> {
-        let loss = self.loss.as_mut().filter(|loss| loss.generation == generation)?;
-        loss.begins_at = step;
+        let is_open = self.loss_is_open;
+        let loss = self.loss.as_mut().filter(|loss| is_open || loss.generation == generation)?;
+        (loss.generation, loss.begins_at) = (generation, step);
         Some(loss.clone())
     }
 
-    /// The generation of the last loss begins at a later step than was told. Returns the number of committed steps that were
-    /// told to be lost and are not, and the loss as it is now; none if the loss is of another generation or as it was told.
+    /// This generation begins at a later step than was told with the last loss. Returns the number of committed steps that were
+    /// told to be lost and are not, and the loss as it is now; none if that loss is over, or was told rightly.
     pub(crate) fn begins_later(
         &mut self,
         generation: GenerationId,
         step: Step,
     ) -> Option<(u64, StateLossImage)> {
-        let loss = self.loss.as_mut().filter(|loss| loss.generation == generation)?;
+        let loss = self.loss.as_mut().filter(|_| self.loss_is_open)?;
         let regained = step.min(loss.committed).0.saturating_sub(loss.begins_at.0);
         if regained == 0 {
             return None;
         }
-        loss.begins_at = step;
+        (loss.generation, loss.begins_at) = (generation, step);
         Some((regained, loss.clone()))
     }
 

@@ -80,7 +80,7 @@ impl DriverCore {
         if let Some(load) = &mut self.checkpoints.load {
             load.found = step;
         }
-        let regained = step.map_or(0, |step| self.regain_steps(now, step));
+        let regained = step.map_or(0, |step| self.regain_steps(now, self.round.generation(), step));
         // A job that ends for want of a checkpoint does not begin from the start.
         if missing.is_none() || !self.ends_without_checkpoint(is_gone) {
             let step = step.map(|step| step.0);

@@ -450,6 +450,31 @@ fn l_1_steps_of_a_checkpoint_of_which_no_driver_had_heard_are_not_lost() {
 }
 
 #[test]
+fn l_1_a_later_checkpoint_is_credited_after_generations_that_were_lost_before_they_trained() {
+    let mut cluster = of_steps();
+    assert_eq!(save(&mut cluster), 100);
+    cluster.train(120);
+    say_all(&mut cluster, 120);
+    for _ in 0..3 {
+        kill_all(&mut cluster);
+        next_source(&mut cluster);
+        assert_eq!(steps_lost(&cluster), 20);
+    }
+    resume(&mut cluster, Some(Step(110)));
+    begin(&mut cluster);
+    assert_eq!(steps_lost(&cluster), 10);
+    let told = "began again at step 110, and step 120 had been committed";
+    assert!(warnings(&cluster)[0].contains(told), "{:?}", warnings(&cluster));
+    cluster.core.check().expect("the journal has the same loss");
+    // The next loss is another one.
+    say_all(&mut cluster, 130);
+    kill_all(&mut cluster);
+    next_source(&mut cluster);
+    resume(&mut cluster, Some(Step(115)));
+    assert_eq!(steps_lost(&cluster), 10 + 15);
+}
+
+#[test]
 fn l_1_a_driver_that_finds_nobody_knows_the_step_of_the_last_checkpoint_as_committed() {
     let mut cluster = of_steps();
     assert_eq!(save(&mut cluster), 100);
