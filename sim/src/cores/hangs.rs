@@ -215,8 +215,10 @@ impl World {
         if waits && self.heard_all_the_time(process) {
             return Err(format!("hangs: {worker} is said to hang, and waits for others itself"));
         }
+        // As a generation ends, the others have come to rest, and wait in no collective.
+        let ends = self.holds_up_next(worker);
         let waited_ns = self.longest_wait_ns();
-        if late_ms * MS > waited_ns + GOES_ON_NS && self.driver_acts_since(ON_THE_WAY_NS) {
+        if late_ms * MS > waited_ns + GOES_ON_NS && self.driver_acts_since(ON_THE_WAY_NS) && !ends {
             let waited_ms = waited_ns / MS;
             return Err(format!(
                 "hangs: others are said to have waited {late_ms} ms for {worker}, and nobody has for more than {waited_ms} ms"
@@ -388,7 +390,7 @@ impl World {
         self.turn_hang_watch();
         self.check_inactive_is_named()?;
         let Some(bound) = self.scenario.driver.hang_timeout else { return Ok(()) };
-        let awaited = self.awaited_member();
+        let awaited = self.awaited_member().or_else(|| self.member_late_for_rest());
         let since = match (self.hangs.awaited_since, awaited) {
             (Some((known, since)), Some(process)) if known == process => since,
             _ => self.now,
@@ -404,9 +406,7 @@ impl World {
         let status = cores.driver.status(now, &|time| time.to_string());
         let is_it = |host, slot| host == &id.host && slot == id.slot;
         let is_named = status.stalled.iter().any(|stalled| is_it(&stalled.host, stalled.slot));
-        // A planned end has deadlines of its own, and its status names the awaited members.
-        let ends_as_planned = status.awaited.iter().any(|it| it.why == "to stop at one step");
-        match is_named || ends_as_planned {
+        match is_named {
             true => Ok(()),
             false => Err(format!(
                 "hangs: others have waited for {id} for {} ms, and it is not named: {:?}",
@@ -414,6 +414,46 @@ impl World {
                 status.stalled
             )),
         }
+    }
+
+    /// Whether the driver waits for this worker as a generation ends.
+    fn holds_up_next(&self, worker: &WorkerId) -> bool {
+        let Some(cores) = self.driver.cores_here() else {
+            return self.driver.phase == ObservedPhase::Gather;
+        };
+        let status =
+            cores.driver.status(self.driver.clock.local(self.now), &|time| time.to_string());
+        let id = worker.to_string();
+        status.awaited.iter().any(|it| it.worker == id && it.why.starts_with("to "))
+    }
+
+    /// The member whose thread hangs outside of all collectives while another one has come to rest after the end of their
+    /// generation, if both are heard.
+    fn member_late_for_rest(&self) -> Option<u32> {
+        let is_there = self.driver.phase == ObservedPhase::Gather
+            && self.driver_acts_since(ON_THE_WAY_NS)
+            && self.keeps_processes();
+        // A member whose process was never started has no entry.
+        let exists = |process: &u32| (*process as usize) < self.processes.len();
+        let members = || self.driver.members.iter().copied().filter(|it| is_there && exists(it));
+        let is_heard = |process: u32| {
+            let entry = &self.processes[process as usize];
+            entry.is_alive && entry.stopped == 0 && self.heard_all_the_time(process)
+        };
+        let rests = |process: u32| {
+            is_heard(process) && self.processes[process as usize].program.is_at_rest()
+        };
+        let has_rested = members().any(rests);
+        members().find(|process| {
+            let entry = &self.processes[*process as usize];
+            has_rested
+                && is_heard(*process)
+                && entry.thread_hangs > 0
+                && entry.program.stage == ProgramStage::Computing
+                && entry.program.stamp == self.driver.stamp
+                && !self.hangs_in_another_collective(*process)
+                && self.holds_up_next(&entry.id)
+        })
     }
 
     /// The member whose thread hangs outside of all collectives while another one waits, if everybody is heard.

@@ -424,6 +424,10 @@ impl DriverCore {
                 let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
                 self.handle_gather_deadline(now, late);
             }
+            RoundPhase::Gather(gather) if gather.ends_by.is_some_and(|ends_by| ends_by <= now) => {
+                let late: Vec<WorkerId> = gather.waiting_for.iter().cloned().collect();
+                self.go_on_without_unending(now, late);
+            }
             RoundPhase::Form { deadline } | RoundPhase::Sync { deadline } if *deadline <= now => {
                 let Some(stamp) = self.round.stamp() else { return };
                 self.output(DriverOutput::NameMissing { stamp });

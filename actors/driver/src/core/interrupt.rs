@@ -110,6 +110,7 @@ impl DriverCore {
         let phase = RoundPhase::Pausing { deadline, waiting_for, passed: 0 };
         self.enter_phase(now, phase);
         self.round.begin_interrupt(now);
+        self.look_for_hangs(now);
         let left_out = usize::from(members.len() > 1 && is_planted(Bug::PauseNotToldToAll));
         let members = members.into_iter().skip(left_out).collect();
         self.tell_all(members, DriverToWorker::Pause { stamp });
@@ -182,6 +183,7 @@ impl DriverCore {
         let deadline = now + self.config.deadlines.elastic;
         let phase = RoundPhase::Stopping { deadline, boundary, waiting_for };
         self.enter_phase(now, phase);
+        self.look_for_hangs(now);
         self.check_stopped(now);
     }
 

@@ -506,8 +506,10 @@ impl DriverCore {
     ) {
         self.rest_state(now);
         let deadline = now + self.config.deadlines.elastic;
-        let gather = Gather { since: now, deadline, waiting_for, changed_at: now };
+        let ends_by = self.ends_by(now, &waiting_for);
+        let gather = Gather { since: now, deadline, waiting_for, ends_by, changed_at: now };
         self.enter_phase(now, RoundPhase::Gather(gather));
+        self.look_for_hangs(now);
         self.agenda.ask_review(now);
     }
 

@@ -137,6 +137,9 @@ pub(crate) struct Gather {
     pub(crate) deadline: Time,
     /// Members of the ended generation that have not arrived yet.
     pub(crate) waiting_for: BTreeSet<WorkerId>,
+    /// Time at which processes that were told to end must have ended, by restart. Others go on without those that have not.
+    #[serde(default)]
+    pub(crate) ends_by: Option<Time>,
     /// Time of the last change of hosts or workers, from which the last call counts.
     pub(crate) changed_at: Time,
 }

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use elastic_protocol::messages::{Ballot, LibraryTrace, ProcessPlace};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -29,6 +30,10 @@ use crate::journal::JournalRecord;
 /// Data address of workers that bring their own collectives.
 pub(crate) const NOWHERE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Time after the grace period for which others wait for a process to end, by restart. A process with much memory takes seconds to
+/// end after SIGKILL.
+const UNENDING_AFTER: Duration = Duration::from_secs(20);
 
 /// Stage of a process that lives for one generation.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -162,6 +167,32 @@ impl DriverCore {
                 self.stop_process(now, worker, self.grace_ms(), &reason);
             }
         }
+    }
+
+    /// Time until which the next generation waits for processes that were told to end; none if none was.
+    pub(crate) fn ends_by(&self, now: Time, waiting_for: &BTreeSet<WorkerId>) -> Option<Time> {
+        let waits = self.is_by_restart() && !waiting_for.is_empty();
+        waits.then(|| now + self.config.deadlines.grace + UNENDING_AFTER)
+    }
+
+    /// Goes on without processes that SIGKILL has not ended, such as one that writes to a frozen file system. Their slots stay
+    /// empty until they have ended (G-9).
+    pub(crate) fn go_on_without_unending(&mut self, now: Time, mut late: Vec<WorkerId>) {
+        late.retain(|worker| {
+            self.roster.worker(worker).is_some_and(|record| record.stance == Stance::Leaving)
+        });
+        for worker in late {
+            let error = format!(
+                "its process has not ended for {} s after its grace period, in spite of SIGKILL",
+                UNENDING_AFTER.as_secs()
+            );
+            let cause = ResetCause::WorkerFailed { worker: worker.clone(), error };
+            self.evict(now, std::slice::from_ref(&worker), &cause);
+            if self.round.phase().is_over() {
+                return;
+            }
+        }
+        self.agenda.ask_review(now);
     }
 
     /// Removes a worker that has no process. False if it has one.

@@ -77,6 +77,7 @@ impl Round {
                 since: now,
                 deadline,
                 waiting_for,
+                ends_by: None,
                 changed_at: now,
             }),
             orders: 0,
@@ -191,6 +192,9 @@ impl Round {
         if let Some(deadline) = phase.deadline().filter(|deadline| *deadline > now) {
             timetable.set(deadline, Timer::Phase);
         }
+        if let RoundPhase::Gather(Gather { ends_by: Some(ends_by), .. }) = &phase {
+            timetable.set(*ends_by, Timer::Phase);
+        }
         self.phase = phase;
         self.orders = orders;
     }
@@ -217,6 +221,10 @@ impl Round {
         };
         *deadline = at.max(*deadline);
         timetable.set(*deadline, Timer::Phase);
+        if let RoundPhase::Gather(Gather { ends_by: Some(ends_by), .. }) = &mut self.phase {
+            *ends_by = at.max(*ends_by);
+            timetable.set(*ends_by, Timer::Phase);
+        }
     }
 
     /// Gives out the number of the next generation (G-2).

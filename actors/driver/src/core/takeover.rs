@@ -161,7 +161,8 @@ impl DriverCore {
                 self.round.start_reset_record(now, cause, now);
                 let known = |worker: &WorkerId| self.roster.has_worker(worker);
                 let waiting_for = alive.into_iter().filter(known).collect();
-                let gather = Gather { since: now, deadline: elastic, waiting_for, changed_at: now };
+                let (deadline, ends_by) = (elastic, self.ends_by(now, &waiting_for));
+                let gather = Gather { since: now, deadline, waiting_for, ends_by, changed_at: now };
                 RoundPhase::Gather(gather)
             }
         };

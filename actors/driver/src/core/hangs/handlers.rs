@@ -82,6 +82,13 @@ impl DriverCore {
         self.review_hangs(now);
     }
 
+    /// Asks for a review if members stand still as the phase changes: they may hold up the next generation.
+    pub(crate) fn look_for_hangs(&mut self, now: Time) {
+        if !self.hangs.still.is_empty() {
+            self.ask_hang_review(now);
+        }
+    }
+
     /// Asks for a review a moment from now: members mostly stand still, and go on, at the same time.
     fn ask_hang_review(&mut self, now: Time) {
         let at = *self.hangs.review_at.get_or_insert(now + REVIEW_AFTER);
@@ -117,13 +124,21 @@ impl DriverCore {
     /// Determines the members that wait and those that they wait for. Acts on a wait that lasts too long.
     pub(crate) fn review_hangs(&mut self, now: Time) {
         self.hangs.review_at = None;
-        if !matches!(self.round.phase(), RoundPhase::Run) {
-            // A planned end has its own deadlines, and the end of a generation is no hang's.
-            self.hangs.wait = None;
-            return;
-        }
+        let present = match self.round.phase() {
+            RoundPhase::Run => self.present_wait(),
+            phase @ (RoundPhase::Gather(_)
+            | RoundPhase::Pausing { .. }
+            | RoundPhase::Stopping { .. })
+                if !is_planted(Bug::HangForgottenAtEnd) =>
+            {
+                phase.waiting_for().and_then(|late| self.wait_for_end(late))
+            }
+            _ => {
+                self.hangs.wait = None;
+                return;
+            }
+        };
         self.hangs.turn_to(self.round.stamp());
-        let present = self.present_wait();
         self.follow_wait(now, present);
         self.look_at_awaited(now);
         self.name_hanging(now);
@@ -161,27 +176,12 @@ impl DriverCore {
         let inside = first.1.position.inside.as_ref()?;
         let operation = inside.named(first.1.position.entered);
         let since = first.1.since;
-        let member = |worker: &WorkerId, own: Time, still: Option<&StillMember>| {
-            let position = still.map(|still| &still.position);
-            let section = position.and_then(|position| position.section.clone());
-            let inside = position.and_then(|it| Some(it.inside.as_ref()?.named(it.entered)));
-            let (since, has_finished) = (since.max(own), still.is_none());
-            let (sight, forced_since, naming) = (None, None, Naming::NotYet);
-            let member = AwaitedMember {
-                since,
-                has_finished,
-                section,
-                inside,
-                sight,
-                forced_since,
-                naming,
-                replace_at: None,
-            };
-            (worker.clone(), member)
+        let standing = |(worker, still): StandingMember<'_>| {
+            (worker.clone(), AwaitedMember::new(since.max(still.since), Some(still)))
         };
-        let standing =
-            |(worker, still): (&WorkerId, &StillMember)| member(worker, still.since, Some(still));
-        let gone = finished.iter().map(|(worker, at)| member(worker, *at, None));
+        let gone = finished
+            .iter()
+            .map(|(worker, at)| ((*worker).clone(), AwaitedMember::new(since.max(*at), None)));
         let mut awaited: BTreeMap<WorkerId, AwaitedMember> =
             outside.into_iter().chain(elsewhere).map(standing).chain(gone).collect();
         if is_planted(Bug::WaiterNamed) {
@@ -191,6 +191,39 @@ impl DriverCore {
             return None;
         }
         Some(PresentWait { since, operation, waiters: waiting.len(), awaited })
+    }
+
+    /// The wait for members that stand still as a generation ends, while the others have come to rest or wait in a collective. Only
+    /// `late` members are awaited.
+    fn wait_for_end(&self, late: &BTreeSet<WorkerId>) -> Option<PresentWait> {
+        let (began_at, operation) = match self.round.phase() {
+            RoundPhase::Gather(gather) => (gather.since, "the barrier of the next generation"),
+            _ => (self.round.interrupt_since(), "the barrier of a planned stop"),
+        };
+        let is_inside = |member: &StillMember| member.position.inside.is_some();
+        let outside = self.hangs.still.iter().filter(|(worker, still)| {
+            late.contains(*worker) && self.round.is_member(worker) && !is_inside(still)
+        });
+        let awaited: BTreeMap<WorkerId, AwaitedMember> = outside
+            .map(|(worker, still)| {
+                (worker.clone(), AwaitedMember::new(began_at.max(still.since), Some(still)))
+            })
+            .collect();
+        let is_in_collective =
+            |worker: &&WorkerId| self.hangs.still.get(*worker).is_some_and(is_inside);
+        let rests = |worker: &&WorkerId| !late.contains(*worker);
+        let waiters = match self.round.phase() {
+            // Its members answer before they rest.
+            RoundPhase::Pausing { .. } => self.round.alive().filter(is_in_collective).count(),
+            RoundPhase::Stopping { .. } => {
+                self.round.alive().filter(|it| rests(it) || is_in_collective(it)).count()
+            }
+            _ => self.round.alive().filter(rests).count(),
+        };
+        if awaited.is_empty() || waiters == 0 {
+            return None;
+        }
+        Some(PresentWait { since: began_at, operation: operation.to_owned(), waiters, awaited })
     }
 
     /// Takes the present wait over: goes on with the one under way, or ends it and begins another.
@@ -242,7 +275,9 @@ impl DriverCore {
     fn end_wait(&mut self, now: Time, wait: &WaitForMembers) {
         let kind = |(worker, member)| self.awaited_state(worker, member).kind();
         let mut kinds: BTreeSet<WaitClass<'_>> = wait.awaited.iter().map(kind).collect();
-        if wait.was_by_force {
+        // The end of a generation ends waits, too.
+        let trains = matches!(self.round.phase(), RoundPhase::Run);
+        if wait.was_by_force || !trains {
             kinds.clear();
         }
         // Of several members, each has made the others wait.

@@ -108,6 +108,23 @@ enum Naming {
     Done,
 }
 
+impl AwaitedMember {
+    /// A member that is awaited from now on. `still` is its standstill; none if it has finished.
+    fn new(since: Time, still: Option<&StillMember>) -> Self {
+        let position = still.map(|still| &still.position);
+        Self {
+            since,
+            has_finished: still.is_none(),
+            section: position.and_then(|position| position.section.clone()),
+            inside: position.and_then(|it| Some(it.inside.as_ref()?.named(it.entered))),
+            sight: None,
+            forced_since: None,
+            naming: Naming::NotYet,
+            replace_at: None,
+        }
+    }
+}
+
 impl Hangs {
     /// Forgets the generation before.
     fn turn_to(&mut self, stamp: Option<Stamp>) {

@@ -98,7 +98,7 @@ impl DriverCore {
 
     /// Workers that hang.
     pub(crate) fn stalled_workers(&self, now: Time) -> Vec<StalledWorker> {
-        let Some(wait) = self.hangs.wait.as_ref().filter(|_| self.trains()) else {
+        let Some(wait) = self.present_hang() else {
             return self.inactive_workers(now);
         };
         let named = wait.awaited.iter().filter(|(_, member)| member.naming == Naming::Done);
@@ -116,7 +116,7 @@ impl DriverCore {
             why,
             for_ms: waited_ms(now, since),
         };
-        if let Some(wait) = self.hangs.wait.as_ref().filter(|_| self.trains()) {
+        if let Some(wait) = self.present_hang().filter(|_| self.trains()) {
             let awaited = wait.awaited.iter().take(StatusReport::AWAITED_MAX);
             let why = |member: &AwaitedMember| {
                 let WaitForMembers { waiters, operation, .. } = wait;
@@ -137,11 +137,23 @@ impl DriverCore {
             RoundPhase::Gather(gather) => ("to come to rest", gather.since),
             _ => ("to stop at one step", self.round.interrupt_since()),
         };
-        awaited.map(|worker| named(worker, why.to_owned(), since)).collect()
+        let still = |worker: &WorkerId| self.present_hang()?.awaited.get(worker);
+        let why = |worker: &WorkerId| match still(worker) {
+            Some(member) => format!("{why}; it {}", member.doing()),
+            None => why.to_owned(),
+        };
+        awaited.map(|worker| named(worker, why(worker), since)).collect()
+    }
+
+    /// The wait for members, if it is one of this generation and no other one forms.
+    fn present_hang(&self) -> Option<&WaitForMembers> {
+        let forms = matches!(self.round.phase(), RoundPhase::Form { .. } | RoundPhase::Sync { .. });
+        let is_present = !forms && self.hangs.stamp == self.round.stamp();
+        self.hangs.wait.as_ref().filter(|_| is_present)
     }
 
     fn trains(&self) -> bool {
-        matches!(self.round.phase(), RoundPhase::Run) && self.hangs.stamp == self.round.stamp()
+        matches!(self.round.phase(), RoundPhase::Run)
     }
 }
 

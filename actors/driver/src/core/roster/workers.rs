@@ -166,6 +166,10 @@ impl Roster {
         self.other_releases.remove(&(worker.host.clone(), worker.slot));
         record.at_rest = false;
         record.commit = commit.or(record.commit);
+        // A driver that is new has not heard the reports of a member that stands still.
+        if let Some(commit) = commit.filter(|_| !is_planted(Bug::StepsOfFormerDriverForgotten)) {
+            record.step = record.step.max(commit.step);
+        }
         if record.stance == Stance::Leaving {
             return Some(AttachedAs::Leaving);
         }

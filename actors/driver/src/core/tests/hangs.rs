@@ -445,6 +445,48 @@ fn on_hang_restart_replaces_the_process_and_says_why() {
 }
 
 #[test]
+fn x_2_a_hang_that_outlives_its_generation_is_named_and_the_others_go_on() {
+    type Change = fn(&mut Cluster);
+    let death: Change = |cluster| {
+        let other = cluster.worker("c", 0);
+        cluster.kill(&other);
+    };
+    let drain: Change = |cluster| cluster.drain("c", true);
+    for (what, change) in [("death", death), ("planned stop", drain)] {
+        let mut cluster = three(|config| config.on_hang = OnHang::Restart);
+        let late = cluster.worker("b", 0);
+        cluster.deaf.insert(late.clone());
+        cluster.hang(&late, ProcessActivity::Waiting);
+        cluster.pass(seconds(2));
+        change(&mut cluster);
+        cluster.pass(seconds(3));
+        let status = cluster.core.status(cluster.now, &|_| String::new());
+        let awaited = status.awaited.iter().find(|it| it.worker == late.to_string());
+        let why = awaited.map(|it| it.why.clone()).unwrap_or_default();
+        assert!(why.starts_with("to ") && why.contains("; it "), "{what}: {why:?}");
+        assert_eq!(cluster.named(), [], "{what}");
+        cluster.pass(seconds(6));
+        let named: Vec<WorkerId> = cluster.named().into_iter().map(|(worker, _)| worker).collect();
+        assert_eq!(named, [late.clone()], "{what}");
+        assert!(cluster.stops.iter().any(|(worker, _)| *worker == late), "{what}");
+        cluster.deaf.clear();
+        cluster.pass(seconds(60));
+        assert!(cluster.sizes.last() >= Some(&2), "{what}: {:?}", cluster.sizes);
+    }
+}
+
+#[test]
+fn x_2_a_member_that_computes_as_its_generation_ends_is_not_named() {
+    let mut cluster = three(|config| config.on_hang = OnHang::Restart);
+    let (late, other) = (cluster.worker("b", 0), cluster.worker("c", 0));
+    cluster.deaf.insert(late.clone());
+    cluster.hang(&late, ProcessActivity::Working);
+    cluster.kill(&other);
+    cluster.pass(seconds(50));
+    assert_eq!(cluster.named(), []);
+}
+
+#[test]
 fn an_end_of_the_generation_ends_the_wait_and_is_not_learnt() {
     let mut cluster = three(|config| config.on_hang = OnHang::Tell);
     let late = cluster.worker("b", 0);

@@ -46,7 +46,8 @@ fn g_9_a_phase_without_a_timer_is_found() {
     let mut cluster = running();
     let deadline = Time(u64::MAX);
     let waiting_for = Default::default();
-    let gather = Gather { since: cluster.now, deadline, waiting_for, changed_at: cluster.now };
+    let (since, ends_by) = (cluster.now, None);
+    let gather = Gather { since, deadline, waiting_for, ends_by, changed_at: since };
     cluster.core.state.forget();
     cluster.core.round.corrupt(|phase, _| *phase = RoundPhase::Gather(gather));
     assert_eq!(found(&cluster), "G-9: the phase gather has no timer");
@@ -127,7 +128,8 @@ fn g_9_a_lost_worker_that_the_gather_room_waits_for_is_found() {
     let worker = cluster.worker("a", 1);
     let deadline = cluster.now + std::time::Duration::from_secs(1);
     let waiting_for = [worker.clone()].into();
-    let gather = Gather { since: cluster.now, deadline, waiting_for, changed_at: cluster.now };
+    let (since, ends_by) = (cluster.now, None);
+    let gather = Gather { since, deadline, waiting_for, ends_by, changed_at: since };
     begin_reset(&mut cluster);
     cluster.core.round.lose(&worker);
     cluster.core.enter_phase(cluster.now, RoundPhase::Gather(gather));

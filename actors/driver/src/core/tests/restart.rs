@@ -222,6 +222,27 @@ fn a_process_that_ignores_sigterm_is_waited_for() {
 }
 
 #[test]
+fn g_9_the_others_go_on_without_a_process_that_sigkill_does_not_end() {
+    let mut cluster = four(|config| config.min_np = Some(1));
+    let grace = cluster.config.deadlines.grace;
+    cluster.hold_stops = true;
+    let (bad, stuck) = (cluster.worker("b", 1), cluster.worker("b", 0));
+    cluster.exit(&bad, FAILED);
+    for slot in 0..2 {
+        let ended = cluster.worker("a", slot);
+        cluster.report_exit(&ended, ExitStatus::Signal(15));
+    }
+    cluster.pass(grace + Duration::from_secs(19));
+    assert_eq!(cluster.sizes, [4], "it may have much memory to give back");
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(cluster.sizes, [4, 3], "its slot stays empty");
+    cluster.hold_stops = false;
+    cluster.report_exit(&stuck, ExitStatus::Signal(9));
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!(cluster.sizes.last(), Some(&4), "{:?}", cluster.sizes);
+}
+
+#[test]
 fn in_auto_mode_the_first_that_attaches_keeps_every_process() {
     let mut cluster = four(|config| config.mode = ElasticMode::Auto);
     let live: Vec<WorkerId> = cluster.live().cloned().collect();

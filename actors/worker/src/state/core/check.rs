@@ -14,7 +14,8 @@ impl StateCore {
         self.check_pause()
     }
 
-    /// A thread that is in a generation has its placement, and no other does; progress is sampled while it trains.
+    /// A thread that is in a generation has its placement, and no other does; progress is sampled while it trains, and until it has
+    /// come to rest.
     fn check_generation(&self) -> Result<(), String> {
         let samples = matches!(self.training, ThreadState::Syncing | ThreadState::Running { .. });
         let is_in = samples || matches!(self.training, ThreadState::Forming | ThreadState::Formed);
@@ -25,7 +26,9 @@ impl StateCore {
                 Err(format!("{:?} in generation {:?}", self.training, placement.stamp))
             }
             None if is_in => Err(format!("{:?} in no generation", self.training)),
-            _ if samples != self.sample_at.is_some() => {
+            _ if samples != self.sample_at.is_some()
+                && !matches!(self.training, ThreadState::Ending) =>
+            {
                 Err(format!("{:?}, and progress is sampled at {:?}", self.training, self.sample_at))
             }
             _ if !self.pending.as_ref().is_none_or(of_now) => {

@@ -276,7 +276,6 @@ impl StateCore {
 
     fn stopping(&mut self) -> ThreadState {
         self.placement = None;
-        self.sample_at = None;
         ThreadState::Ending
     }
 

@@ -305,7 +305,6 @@ impl StateCore {
     /// (G-4).
     fn end_generation(&mut self, reason: &str) {
         self.placement = None;
-        self.sample_at = None;
         let waits = match self.training {
             ThreadState::Forming | ThreadState::Syncing | ThreadState::Running { held: None } => {
                 false

@@ -49,10 +49,14 @@ impl StateCore {
         if matches!(self.training, ThreadState::Syncing | ThreadState::Running { .. }) {
             self.say_moved(progress.moved);
         }
-        if !matches!(self.training, ThreadState::Running { .. }) {
+        // A thread that hangs as its generation ends holds up the next one.
+        if !matches!(self.training, ThreadState::Running { .. } | ThreadState::Ending) {
             return;
         }
         self.note_position(now, progress.position.clone());
+        if matches!(self.training, ThreadState::Ending) {
+            return;
+        }
         if let Some(digests) = progress.digests.take() {
             self.digests.extend(digests);
         }
@@ -181,7 +185,6 @@ impl StateCore {
         self.tell_driver(WorkerToDriver::CollectiveFailed { stamp, peer, told_by, error });
         self.training = ThreadState::Ending;
         self.placement = None;
-        self.sample_at = None;
     }
 
     fn returned(&mut self, now: Time, stamp: Stamp, commit: CommitId, progress: TrainingProgress) {

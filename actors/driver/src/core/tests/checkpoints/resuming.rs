@@ -455,6 +455,7 @@ fn l_1_a_later_checkpoint_is_credited_after_generations_that_were_lost_before_th
     assert_eq!(save(&mut cluster), 100);
     cluster.train(120);
     say_all(&mut cluster, 120);
+    cluster.storage_hangs = true;
     for _ in 0..3 {
         kill_all(&mut cluster);
         next_source(&mut cluster);
