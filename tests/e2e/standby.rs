@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::data_path::agent_at;
 use crate::etcd::Etcd;
 use crate::metrics::metrics;
 use crate::network::{HERE, Network};
@@ -448,6 +449,35 @@ fn a_driver_with_a_worker_on_the_same_machine_is_followed_all_the_same() {
     job.wait("a generation of one", |job| (job.sizes().last() == Some(&1)).then_some(()));
     job.wait_for_progress();
     job.agent("c", 1);
+    finish_under_the_second(job);
+}
+
+#[test]
+fn d_3_a_worker_started_after_a_handover_finds_the_driver_that_its_agent_was_not_given() {
+    let Some(network) = Network::enter(4) else { return };
+    let Some(etcd) = Etcd::start_at(HERE) else { return };
+    let flags = ["--min-np", "1", "--store", &etcd.address().to_string()];
+    let mut job = Job::start_at(network.place(0), &[&DRIVER_FLAGS[..], &flags].concat());
+    // Their only address is the first driver's; over the loopback a worker hears of the drivers from the driver's order alone.
+    agent_at(&mut job, "a", network.place(2));
+    agent_at(&mut job, "b", network.place(3));
+    job.wait_for_sizes(&[2]);
+    job.standby_at("second", Some(network.place(1)), &[]);
+    signal(job.driver_pid(), Signal::SIGTERM);
+    assert_eq!(job.end(), 0, "it has handed over");
+    let second = job.wait_for_term(2);
+    let former = job.pid("a", 0);
+    signal(former, Signal::SIGKILL);
+    let pid = job.wait("another worker in its place", |job| {
+        let status = job.status()?;
+        let workers = status["workers"].as_array()?;
+        let pids = workers.iter().filter(|it| it["host"] == "a" && it["rank"].is_u64());
+        pids.filter_map(|it| it["pid"].as_i64()).find(|pid| *pid != i64::from(former))
+    });
+    let environment = fs::read_to_string(format!("/proc/{pid}/environ")).expect("it runs");
+    let told = environment.split('\0').find_map(|it| it.strip_prefix("ELASTIC_DRIVER="));
+    let first = job.address.split(',').next().unwrap_or_default();
+    assert_eq!(told, Some([second.as_str(), first].join(",").as_str()));
     finish_under_the_second(job);
 }
 

@@ -27,7 +27,7 @@ pub use identity::secret::{NoRandomness, TokenSecret};
 pub use identity::shared::SharedSecret;
 pub use identity::token::{Fingerprint, InvalidToken, JoinToken, TokenKind};
 pub use identity::token_file::{TOKEN_FILE, TokenFileError, read_token, write_token};
-pub use peers::addresses::{FoundDrivers, each_once};
+pub use peers::addresses::{DriverAddresses, FoundDrivers, each_once};
 pub use quic::connect_error::ConnectError;
 pub use quic::greeting::Greeting;
 pub use quic::join::{JoinedNode, join};

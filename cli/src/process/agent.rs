@@ -84,7 +84,12 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
     ports.push(processes.health_lane());
     tokio::task::spawn_local(tell(ports.clone()));
     let lanes = AgentLanes { ports, streams: streams.clone(), files: processes.output_files() };
-    let processes = DriverAddress::new(processes, &plan.driver, plan.interface);
+    let processes = DriverAddress::new(
+        processes,
+        &plan.driver,
+        joined.transport.driver_addresses(),
+        plan.interface,
+    );
     let route = processes.route().clone();
     HostTrials::start(&joined.node, plan.host.clone(), move || route.data_ip(None));
     let meeting = processes.meeting().address();

@@ -1,6 +1,6 @@
-//! Gives workers the agent's view of the network: the address at which the agent reached the driver, which works from
-//! this host even if the driver assumes another address for itself; and the interface that leads to the other hosts.
-//! Used by [`agent`](super::agent).
+//! Gives workers the agent's view of the network: the addresses of the drivers that it knows, first the one at which it has
+//! reached the acting driver, which works from this host even if the driver assumes another address for itself; and the
+//! interface that leads to the other hosts. Used by [`agent`](super::agent).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
@@ -11,8 +11,9 @@ use elastic_agent::core::{SpawnOrder, StopSignal};
 use elastic_agent::{ProcessEvent, ProcessPort};
 use elastic_protocol::WorkerId;
 use elastic_protocol::environment::DATA_ADDRESS;
-use elastic_transport::each_once;
+use elastic_protocol::messages::DRIVERS_MAX;
 use elastic_transport::network::{ip_towards, ip_towards_others, is_name_of_host};
+use elastic_transport::{DriverAddresses, each_once};
 use elastic_worker::state::environment::DRIVER;
 
 use super::meeting_point::MeetingPoint;
@@ -51,31 +52,61 @@ impl RouteToDriver {
     }
 }
 
-/// A process port that adds the agent's address of the driver, and the interface to other hosts, to the environment.
+/// A process port that adds the agent's addresses of the drivers, and the interface to other hosts, to the environment.
 pub(crate) struct DriverAddress<P> {
     processes: P,
     route: RouteToDriver,
     meeting: Rc<MeetingPoint>,
-    /// The driver's addresses for workers, before the names that led to them: a worker that starts while no name server
-    /// answers finds it all the same. `None` if it is on the loopback: workers of other machines could not reach a
-    /// worker that went through the loopback.
-    address: Option<String>,
+    /// The drivers that the agent knows when a worker starts.
+    drivers: Rc<DriverAddresses>,
+    /// The addresses behind the names with which the agent was started: a worker that starts while no name server answers
+    /// finds the driver all the same. Without those of the loopback.
+    resolved: Vec<String>,
+    /// Those of the names that led to the loopback.
+    local_names: Vec<String>,
 }
 
 impl<P> DriverAddress<P> {
-    /// `driver` lists the addresses at which the agent looks for a driver, with commas between them.
-    pub(crate) fn new(processes: P, driver: &str, interface: Option<String>) -> Self {
+    /// `given` lists the addresses with which the agent was started, with commas between them; `drivers` has those that it
+    /// has learned since, too.
+    pub(crate) fn new(
+        processes: P,
+        given: &str,
+        drivers: Rc<DriverAddresses>,
+        interface: Option<String>,
+    ) -> Self {
         let resolved = |name: &str| name.to_socket_addrs().into_iter().flatten();
-        let all: Vec<SocketAddr> = driver.split(',').flat_map(resolved).collect();
+        let all: Vec<SocketAddr> = given.split(',').flat_map(resolved).collect();
         let is_local = all.iter().any(|address| address.ip().is_loopback());
         let towards = all.first().copied().filter(|_| !is_local);
         let leads_to_loopback = |name: &str| resolved(name).any(|it| it.ip().is_loopback());
-        let mut named = driver.split(',').filter(|name| is_name_of_host(name));
-        let route = RouteToDriver { towards, interface, is_own_name: named.any(leads_to_loopback) };
-        let names = driver.split(',').map(ToOwned::to_owned);
-        let addresses = each_once(all.iter().map(ToString::to_string).chain(names));
+        let local_names: Vec<String> = given
+            .split(',')
+            .filter(|name| leads_to_loopback(name))
+            .map(ToOwned::to_owned)
+            .collect();
+        let is_own_name = local_names.iter().any(|name| is_name_of_host(name));
+        let route = RouteToDriver { towards, interface, is_own_name };
+        let away = all.iter().filter(|address| !address.ip().is_loopback());
+        let resolved = away.map(ToString::to_string).collect();
         let meeting = Rc::new(MeetingPoint::new(route.data_ip(None)));
-        Self { processes, address: (!is_local).then(|| addresses.join(",")), route, meeting }
+        Self { processes, route, meeting, drivers, resolved, local_names }
+    }
+
+    /// The drivers' addresses for a worker that starts now, at most [`DRIVERS_MAX`], the acting driver's first: the one at which
+    /// the agent has `met` it, those of the driver's own order (`told`), and the others that the agent knows. Ways through the
+    /// loopback are left out where the driver itself does not name them: workers of other machines could not reach a worker
+    /// that went through it.
+    fn for_worker(&self, met: Option<SocketAddr>, told: &str, known: &[String]) -> String {
+        let is_away = |name: &&str| !name.parse().is_ok_and(|it: SocketAddr| it.ip().is_loopback());
+        let met = met.filter(|met| !met.ip().is_loopback()).map(|met| met.to_string());
+        let told = told.split(',').filter(|name| met.is_none() || is_away(name));
+        let known = self.resolved.iter().chain(known).map(String::as_str).filter(is_away);
+        let known = known.filter(|name| !self.local_names.iter().any(|local| local == name));
+        let mut all = each_once(met.as_deref().into_iter().chain(told).chain(known));
+        all.retain(|name| !name.is_empty());
+        all.truncate(DRIVERS_MAX);
+        all.join(",")
     }
 
     /// Where workers of other hosts meet a program of this host.
@@ -109,9 +140,12 @@ impl<P> DriverAddress<P> {
 
 impl<P: ProcessPort> ProcessPort for DriverAddress<P> {
     fn spawn(&mut self, mut order: SpawnOrder, events: Recipient<ProcessEvent>) {
-        if let Some(address) = &self.address {
+        let told = order.environment.iter().rev().find(|(name, _)| name == DRIVER);
+        let told = told.map_or("", |(_, addresses)| addresses);
+        let addresses = self.for_worker(self.drivers.met(), told, &self.drivers.all());
+        if !addresses.is_empty() {
             // The last entry for a variable wins.
-            order.environment.push((DRIVER.to_owned(), address.clone()));
+            order.environment.push((DRIVER.to_owned(), addresses));
         }
         self.add_interface(&mut order.environment);
         if order.place.is_some() {
@@ -143,14 +177,51 @@ mod tests {
     use super::*;
 
     fn told(driver: &str) -> DriverAddress<()> {
-        DriverAddress::new((), driver, None)
+        DriverAddress::new((), driver, Rc::default(), None)
+    }
+
+    fn names(names: &str) -> Vec<String> {
+        names.split(',').map(ToOwned::to_owned).collect()
+    }
+
+    fn address(text: &str) -> Option<SocketAddr> {
+        Some(text.parse().expect("a literal"))
     }
 
     #[test]
     fn a_way_through_the_loopback_is_not_passed_on() {
-        assert_eq!(told("127.0.0.1:7070").address, None);
-        assert_eq!(told("192.0.2.7:7070").address.as_deref(), Some("192.0.2.7:7070"));
-        assert_eq!(told("192.0.2.7:7070,127.0.0.1:7070").address, None);
+        let (here, away) = ("127.0.0.1:7070", "192.0.2.7:7070");
+        let given = told(here);
+        assert_eq!(given.for_worker(address(here), away, &names(here)), away);
+        assert_eq!(
+            given.for_worker(address(here), here, &names(here)),
+            here,
+            "there is no other way"
+        );
+        let given = told(away);
+        assert_eq!(given.for_worker(address(away), here, &names(away)), away);
+        let both = [away, here].join(",");
+        assert_eq!(told(&both).for_worker(address(here), away, &names(&both)), away);
+    }
+
+    #[test]
+    fn d_3_a_worker_is_told_the_acting_driver_first_and_all_that_the_agent_knows() {
+        let (first, second, third) = ("192.0.2.1:7070", "192.0.2.2:7070", "192.0.2.3:7070");
+        let given = told(first);
+        let known = names(&[first, second].join(","));
+        let list = |all: &[&str]| all.join(",");
+        assert_eq!(given.for_worker(address(first), first, &names(first)), first);
+        let before = given.for_worker(address(first), &list(&[first, second]), &known);
+        assert_eq!(before, list(&[first, second]));
+        // The second leads now, and the first is gone: the agent was given no other.
+        let after = given.for_worker(address(second), &list(&[second, third]), &known);
+        assert_eq!(after, list(&[second, third, first]));
+        // The driver assumes an address for itself that the agent does not use.
+        let assumed = given.for_worker(address(second), "driver:7070", &known);
+        assert_eq!(assumed, list(&[second, "driver:7070", first]));
+        let many: Vec<String> = (0..100).map(|number| format!("192.0.2.9:{number}")).collect();
+        let bounded = given.for_worker(address(second), second, &many);
+        assert_eq!((names(&bounded).len(), bounded.starts_with(second)), (DRIVERS_MAX, true));
     }
 
     #[test]
@@ -158,7 +229,7 @@ mod tests {
         let mut environment = vec![(DRIVER.to_owned(), "127.0.0.1:7070".to_owned())];
         told("127.0.0.1:7070").add_interface(&mut environment);
         assert_eq!(environment.len(), 1, "{environment:?}");
-        let named = DriverAddress::new((), "127.0.0.1:7070", Some("lo".to_owned()));
+        let named = DriverAddress::new((), "127.0.0.1:7070", Rc::default(), Some("lo".to_owned()));
         named.add_interface(&mut environment);
         assert_eq!(environment[1..], [(DATA_ADDRESS.to_owned(), "127.0.0.1".to_owned())]);
     }

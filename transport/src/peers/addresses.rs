@@ -1,7 +1,8 @@
-//! [`DriverAddresses`]: the drivers that a node knows, by its start parameters and from the driver. The dialer
-//! tries them all.
+//! [`DriverAddresses`]: the drivers that a node knows, by its start parameters, from the driver and by meeting one. The
+//! dialer tries them all; an agent passes them on to the workers that it starts.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use elastic_protocol::Incarnation;
@@ -35,7 +36,9 @@ fn split(addresses: &str) -> impl Iterator<Item = String> {
 
 /// Addresses of drivers, as `HOST:PORT`.
 #[derive(Debug, Default)]
-pub(crate) struct DriverAddresses {
+pub struct DriverAddresses {
+    /// The address at which the node met the acting driver last.
+    met: Cell<Option<SocketAddr>>,
     /// The addresses that the node was started with.
     given: Vec<String>,
     /// The addresses that the node's process has found out since.
@@ -51,12 +54,22 @@ impl DriverAddresses {
     /// The addresses in `given`, which is one `HOST:PORT` or several with commas between them, and those that `found`
     /// gives later.
     pub(crate) fn new(given: &str, found: FoundDrivers) -> Rc<Self> {
-        let (given, told) = (split(given).collect(), RefCell::default());
-        Rc::new(Self { given, found, told, former: RefCell::default() })
+        Rc::new(Self { given: split(given).collect(), found, ..Self::default() })
     }
 
-    /// All addresses, each once; those from the driver first, as they are newer, and former ones last.
-    pub(crate) fn all(&self) -> Vec<String> {
+    /// The address at which the node met the acting driver last, and so one that works from here; `None` before the first
+    /// meeting.
+    pub fn met(&self) -> Option<SocketAddr> {
+        self.met.get()
+    }
+
+    /// The dialer has met the acting driver at this address.
+    pub(crate) fn handle_met(&self, address: SocketAddr) {
+        self.met.set(Some(address));
+    }
+
+    /// All names, each once; those from the driver first, as they are newer, and former ones last.
+    pub fn all(&self) -> Vec<String> {
         let (told, found, former) =
             (self.told.borrow(), self.found.0.borrow(), self.former.borrow());
         let all = told.1.iter().chain(&*found).chain(&self.given).chain(&*former);

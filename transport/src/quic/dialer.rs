@@ -239,7 +239,8 @@ impl Dialer {
         &mut self,
         identity: Option<&NodeIdentity>,
     ) -> Result<ProvenDriver, AttemptFailure> {
-        let (addresses, why_none) = self.lookups.addresses(&self.drivers.all()).await;
+        let (addresses, why_none) =
+            self.lookups.addresses(&self.drivers.all(), self.drivers.met()).await;
         let why_none = why_none.unwrap_or_else(|| "the name has no address".to_owned());
         let this = &*self;
         let dial = |index: usize| {
@@ -280,7 +281,7 @@ impl Dialer {
         match driver {
             Some((driver, address)) => {
                 self.term = driver.bearer.node.incarnation;
-                self.lookups.note_met(address);
+                self.drivers.handle_met(address);
                 Ok(driver)
             }
             None => Err(match search.into_failure() {

@@ -25,13 +25,11 @@ type Lookup = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>>>>;
 pub(crate) struct Lookups {
     begin: fn(&str) -> Lookup,
     under_way: BTreeMap<String, Lookup>,
-    /// The address at which a driver was met last.
-    met: Option<SocketAddr>,
 }
 
 impl Default for Lookups {
     fn default() -> Self {
-        Self { begin: ask_the_system, under_way: BTreeMap::new(), met: None }
+        Self { begin: ask_the_system, under_way: BTreeMap::new() }
     }
 }
 
@@ -53,21 +51,17 @@ fn ask_the_system(name: &str) -> Lookup {
 }
 
 impl Lookups {
-    /// A driver was met at this address.
-    pub(crate) const fn note_met(&mut self, address: SocketAddr) {
-        self.met = Some(address);
-    }
-
-    /// The addresses of these `HOST:PORT`, each once, and the one at which a driver was met last; and why a name has none.
+    /// The addresses of these `HOST:PORT`, each once, and the one at which a driver was `met` last; and why a name has none.
     pub(crate) async fn addresses(
         &mut self,
         names: &[String],
+        met: Option<SocketAddr>,
     ) -> (Vec<SocketAddr>, Option<String>) {
         let literal = |name: &String| name.parse::<SocketAddr>().ok();
         for name in names.iter().filter(|name| literal(name).is_none()) {
             self.under_way.entry(name.clone()).or_insert_with(|| (self.begin)(name));
         }
-        let is_known = self.met.is_some() || names.iter().any(|name| literal(name).is_some());
+        let is_known = met.is_some() || names.iter().any(|name| literal(name).is_some());
         let within = if is_known { RESOLVED_WITHIN } else { HANDSHAKE_DEADLINE };
         let mut answers = BTreeMap::new();
         // A lookup that has not answered by then is looked at again in the next search.
@@ -89,7 +83,7 @@ impl Lookups {
             };
             all.extend(found);
         }
-        (each_once(all.into_iter().chain(self.met)), why)
+        (each_once(all.into_iter().chain(met)), why)
     }
 
     /// Waits until every lookup has answered.
@@ -138,12 +132,12 @@ mod tests {
         run(async {
             let mut lookups = Lookups { begin, ..Lookups::default() };
             let drivers = names(&["driver:1"]);
-            let (found, why) = lookups.addresses(&drivers).await;
+            let (found, why) = lookups.addresses(&drivers, None).await;
             assert!(found.is_empty() && why.is_some_and(|why| why.contains("no answer yet")));
-            lookups.note_met(address(1));
             let begun = tokio::time::Instant::now();
             for _search in 0..10 {
-                assert_eq!(lookups.addresses(&drivers).await.0, [address(1)]);
+                let found = lookups.addresses(&drivers, Some(address(1))).await.0;
+                assert_eq!(found, [address(1)]);
             }
             assert!(begun.elapsed() < RESOLVED_WITHIN * 11, "{:?}", begun.elapsed());
         });
@@ -161,9 +155,8 @@ mod tests {
         };
         run(async {
             let mut lookups = Lookups { begin, ..Lookups::default() };
-            lookups.note_met(address(3));
             let drivers = names(&["10.0.0.1:4", "driver:2", "no:1"]);
-            let (found, why) = lookups.addresses(&drivers).await;
+            let (found, why) = lookups.addresses(&drivers, Some(address(3))).await;
             assert_eq!(found, [address(4), address(2), address(3)], "each once");
             assert!(why.is_some_and(|why| why.contains("name not resolved")));
         });

@@ -220,6 +220,11 @@ impl QuicTransport {
         KnownDriversActor::start(node, Rc::clone(&self.drivers));
     }
 
+    /// The drivers that this node knows now and later: those that [`Self::learn_drivers`] learns and that it meets, too.
+    pub fn driver_addresses(&self) -> Rc<DriverAddresses> {
+        Rc::clone(&self.drivers)
+    }
+
     /// The address on which a driver listens; `None` for other nodes.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.local_address
