@@ -1,10 +1,12 @@
 //! A driver's state directory: `token` (mode 0600), `address`, `events.jsonl`, the journal, and a lock. Used by the
 //! driver's process, and by others to find it.
 
-use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -27,6 +29,10 @@ pub(crate) const JOURNAL_DRAFT_FILE: &str = "journal.redb.draft";
 const PUBLISHED_BYTES_MAX: u64 = 4096;
 /// Name of the file that the driver holds locked.
 pub(crate) const LOCK_FILE: &str = "lock";
+/// Permissions of the lock, whatever `--umask` says: who may open it, only to read it, can hold it.
+const LOCK_MODE: u32 = 0o600;
+/// Bytes of the kernel's list of locks that are read at most.
+const LOCKS_BYTES_MAX: u64 = 1 << 20;
 
 /// An open state directory, locked for one driver at a time.
 #[derive(Debug)]
@@ -236,17 +242,54 @@ fn locked(path: &Path) -> Result<File, CommandFailure> {
         let failure = CommandFailure::usage(message).source(error);
         return Err(failure.hint("remove it, or give another state directory with --state-dir"));
     }
-    let lock = File::create(file)
+    let lock = opened_lock(&file)
         .usage(failure_text("write to", path))
         .map_err(|failure| failure.hint("make it writable, or give another with --state-dir"))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => {
-            let message = format!("another driver uses the state directory {}", path.display());
+            let or = holder(&lock).map(|it| format!(", or another process holds its lock: {it}"));
+            let or = or.unwrap_or_default();
+            let message = format!("another driver uses the state directory {}{or}", path.display());
             Err(CommandFailure::new(message).hint("stop it, or give this one another --state-dir"))
         }
         Err(TryLockError::Error(error)) => Err(not_locked(path, error)),
     }
+}
+
+/// Opens the lock, and makes it its owner's alone: an earlier version left other permissions.
+fn opened_lock(file: &Path) -> io::Result<File> {
+    let lock =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(LOCK_MODE).open(file)?;
+    let found = lock.metadata()?;
+    let is_ours = found.uid() == nix::unistd::geteuid().as_raw();
+    if is_ours && found.mode() & 0o7777 != LOCK_MODE {
+        // Some file systems have no permissions; their locks work all the same.
+        if let Err(error) = lock.set_permissions(Permissions::from_mode(LOCK_MODE)) {
+            tracing::debug!(path = %file.display(), %error, "others may open the lock");
+        }
+    }
+    Ok(lock)
+}
+
+/// The process that holds a lock, with its name, where the kernel tells it: it tells nothing of processes outside this container,
+/// nor on file systems whose devices have another number there.
+fn holder(lock: &File) -> Option<String> {
+    let found = lock.metadata().ok()?;
+    let mut locks = String::new();
+    File::open("/proc/locks").ok()?.take(LOCKS_BYTES_MAX).read_to_string(&mut locks).ok()?;
+    let pid = locks.lines().find_map(|line| holder_in(line, &found))?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("process {pid} ({})", name.trim()))
+}
+
+/// The holder of a file's lock, if a line of `/proc/locks` is about it: `1: FLOCK  ADVISORY  WRITE 32202 fe:00:10020183 0 EOF`.
+fn holder_in(line: &str, file: &Metadata) -> Option<u32> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [_number, "FLOCK", _advisory, _kind, pid, place, ..] = words[..] else { return None };
+    let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+    let is_it = place == format!("{major:02x}:{minor:02x}:{}", file.ino());
+    pid.parse().ok().filter(|pid| is_it && *pid > 0)
 }
 
 /// Hint if a file system has no locks.
@@ -306,7 +349,6 @@ pub(crate) fn state_root() -> Option<PathBuf> {
 mod tests {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
-    use std::os::unix::fs::PermissionsExt as _;
 
     use elastic_protocol::{Incarnation, JobId};
     use elastic_transport::JobSecrets;
@@ -325,6 +367,44 @@ mod tests {
         assert!(error.to_string().contains("another driver"), "{error}");
         drop(first);
         DriverStateDir::open(&path, FileUmask::PRIVATE).expect("free again");
+    }
+
+    #[test]
+    fn s_2_nobody_else_may_open_the_lock_and_who_holds_it_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lock = folder.path().join(LOCK_FILE);
+        let mode = || fs::metadata(&lock).expect("there").permissions().mode() & 0o7777;
+        let open_to_all = FileUmask::try_from(0o022).expect("a literal");
+        for before in [None, Some(0o644), Some(0o666)] {
+            if let Some(before) = before {
+                fs::set_permissions(&lock, Permissions::from_mode(before)).expect("ours");
+            }
+            let state = DriverStateDir::open(folder.path(), open_to_all).expect("free");
+            assert_eq!(mode(), 0o600, "{before:?}");
+            drop(state);
+        }
+        let stranger = File::open(&lock).expect("ours");
+        stranger.lock_shared().expect("free");
+        let refused = DriverStateDir::open(folder.path(), open_to_all).expect_err("held");
+        let (text, _) = refused.finding();
+        let here = std::process::id();
+        if fs::read_to_string("/proc/locks").is_ok_and(|it| it.contains(&format!(" {here} "))) {
+            assert!(text.contains(&format!("holds its lock: process {here} (")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_the_kernel_s_list_is_about_one_file() {
+        let file = tempfile::tempfile().expect("a file").metadata().expect("open");
+        let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+        let line = |kind: &str, pid: &str, inode: u64| {
+            format!("7: {kind}  ADVISORY  WRITE {pid} {major:02x}:{minor:02x}:{inode} 0 EOF")
+        };
+        assert_eq!(holder_in(&line("FLOCK", "32202", file.ino()), &file), Some(32202));
+        assert_eq!(holder_in(&line("FLOCK", "32202", file.ino() + 1), &file), None);
+        assert_eq!(holder_in(&line("POSIX", "32202", file.ino()), &file), None);
+        assert_eq!(holder_in(&line("FLOCK", "0", file.ino()), &file), None, "of another container");
+        assert_eq!(holder_in("7: -> FLOCK", &file), None);
     }
 
     #[test]
