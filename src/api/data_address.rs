@@ -11,13 +11,16 @@ use elastic_transport::network::{
 use elastic_worker::state::environment::WorkerEnvironment;
 use elastic_worker::state::training::{Error, NewIp, Result};
 
+use super::patient_start::PatientStart;
+
 /// The agent's choice, or else the local address of the route to the driver.
-pub(super) fn data_ip(environment: &WorkerEnvironment) -> Result<IpAddr> {
+pub(super) fn data_ip(
+    environment: &WorkerEnvironment,
+    patience: &mut PatientStart,
+) -> Result<IpAddr> {
     let Ok(told) = std::env::var(DATA_ADDRESS) else {
-        return ip_towards_driver(environment).map_err(|source| Error::Start {
-            what: format!("finding the way to the driver at {}", environment.driver),
-            source: source.into(),
-        });
+        let what = format!("finding the way to the driver at {}", environment.driver);
+        return patience.until(&what, || ip_towards_driver(environment));
     };
     told.parse().map_err(|error: std::net::AddrParseError| Error::Start {
         what: format!("reading {DATA_ADDRESS}"),

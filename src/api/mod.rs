@@ -4,6 +4,7 @@ mod attach;
 mod data_address;
 pub(crate) mod device;
 mod gpu;
+mod patient_start;
 mod process;
 mod start;
 

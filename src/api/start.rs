@@ -22,6 +22,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use super::attach::{AttachOptions, WhileWaiting};
 use super::data_address::{self, data_ip};
 use super::gpu::{self, Groups};
+use super::patient_start::PatientStart;
 use super::process::{ActorThreadStart, ThreadEnd};
 
 /// Time limit of one collective, in seconds; fractions are allowed.
@@ -48,13 +49,11 @@ pub(super) fn start(
         what: format!("reading {CREDENTIAL}"),
         source: source.into(),
     })?;
-    let ip = data_ip(&environment)?;
-    let bound = |source: std::io::Error| Error::Start {
-        what: format!("listening for other workers on {ip}"),
-        source: source.into(),
-    };
-    let fabric = TcpFabric::bind(SocketAddr::new(ip, 0)).map_err(bound)?;
-    let abort = AbortHandle::new().map_err(bound)?;
+    let mut patience = PatientStart::new(options.while_waiting);
+    let ip = data_ip(&environment, &mut patience)?;
+    let listening = format!("listening for other workers on {ip}");
+    let fabric = patience.until(&listening, || TcpFabric::bind(SocketAddr::new(ip, 0)))?;
+    let abort = patience.until(&listening, AbortHandle::new)?;
     let (gpu, gpu_groups) = gpu::open(&environment.worker, &abort, operation_deadline)?;
     let new_ip = data_address::follow(ip, environment.clone());
     let shared = Arc::new(ControlShared::default());

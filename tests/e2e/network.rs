@@ -266,6 +266,18 @@ time.sleep(600)";
         self.hold(PROGRAM)
     }
 
+    /// Leaves no port that is free for TCP, until the holder is dropped; those for UDP are free.
+    pub(crate) fn leave_no_ports(&self) -> PortHolder {
+        const PROGRAM: &str = "import socket, time
+open('/proc/sys/net/ipv4/ip_local_port_range', 'w').write('40000 40015')
+taken = [socket.socket() for _ in range(16)]
+for number, each in enumerate(taken):
+    each.bind(('0.0.0.0', 40000 + number))
+print('taken', flush=True)
+time.sleep(600)";
+        self.hold(PROGRAM)
+    }
+
     /// Runs a Python program at this place that says when it has taken its ports.
     fn hold(&self, holding: &str) -> PortHolder {
         let [program, namespace] = self.wrapper().try_into().expect("two words");

@@ -249,3 +249,36 @@ fn s_14_a_host_with_few_free_ports_trains() {
     assert_eq!(job.events_of("worker_started").len(), 2, "each worker found a port at once");
     job.assert_exact();
 }
+
+/// Whether a worker has written this into a file of its output.
+fn has_written(job: &Job, text: &str) -> bool {
+    let files = fs::read_dir(job.path("out")).into_iter().flatten().flatten();
+    files.filter_map(|it| fs::read_to_string(it.path()).ok()).any(|it| it.contains(text))
+}
+
+#[test]
+fn s_14_a_worker_that_finds_no_free_port_waits_for_one() {
+    let Some(network) = Network::enter(3) else { return };
+    let flags = ["-n", "2", "--min-np", "1", "--output-dir", "DIR/out"];
+    let mut job = Job::start_at(network.place(0), &flags);
+    agent_at(&mut job, "a", network.place(1));
+    agent_at(&mut job, "b", network.place(2));
+    job.wait_for_sizes(&[2]);
+    let holder = network.place(1).leave_no_ports();
+    let victim = job.pid("a", 0);
+    signal(victim, Signal::SIGKILL);
+    job.wait("a worker that waits", |job| {
+        has_written(job, "Address already in use (os error 98); this worker tries again")
+            .then_some(())
+    });
+    // Four failures of its slot would have cost the host its place.
+    job.pass_ms(4_000);
+    drop(holder);
+    job.wait("both train again", |job| {
+        (job.sizes().last() == Some(&2) && job.sizes().len() > 1).then_some(())
+    });
+    job.wait_for_steps();
+    assert_eq!(job.finish(), 0);
+    assert_eq!(job.events_of("worker_started").len(), 3, "{}", job.stderr());
+    job.assert_exact();
+}

@@ -7,10 +7,11 @@
 //! ([`QuicTransport::connect`]). Sessions outlive connections: [`elastic_runtime::session`].
 //!
 //! `peers` decides without I/O, `quic` has the sockets and connections, `identity` the credentials, `network` this
-//! host's addresses.
+//! host's addresses, `passing_want` the wait for what this host lacks for a moment.
 
 mod identity;
 pub mod network;
+mod passing_want;
 pub mod peers;
 mod quic;
 
@@ -27,6 +28,7 @@ pub use identity::secret::{NoRandomness, TokenSecret};
 pub use identity::shared::SharedSecret;
 pub use identity::token::{Fingerprint, InvalidToken, JoinToken, TokenKind};
 pub use identity::token_file::{TOKEN_FILE, TokenFileError, read_token, write_token};
+pub use passing_want::PassingWant;
 pub use peers::addresses::{DriverAddresses, FoundDrivers, each_once};
 pub use quic::connect_error::ConnectError;
 pub use quic::greeting::Greeting;

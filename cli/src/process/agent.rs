@@ -1,5 +1,7 @@
 //! `--role worker`: the process of a host's agent. Called by `main`.
 
+use std::io;
+use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,10 @@ use elastic_agent::output::ShownRate;
 use elastic_agent::{AgentActor, AgentExit, Drain, StandardStreams, SystemProcesses};
 use elastic_protocol::NodeName;
 use elastic_runtime::{ChildExit, Pulse, spawn_child, system};
-use elastic_transport::{ConnectError, ConnectOptions, FoundDrivers, JoinedNode, join};
+use elastic_store::relay::listener::free_port;
+use elastic_transport::{
+    ConnectError, ConnectOptions, FoundDrivers, JoinedNode, PassingWant, join,
+};
 use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -63,9 +68,14 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
     if let Some(leash) = plan.leash {
         tokio::task::spawn_local(LeashLines::hear(leash).obey(found.clone(), agent_told));
     }
-    let joined = {
+    let (port, joined) = {
         let heard = std::pin::pin!(signals.next());
-        let joining = std::pin::pin!(find_driver(&plan, &found));
+        let joining = std::pin::pin!(async {
+            let port = store_port()
+                .await
+                .failed("no port of the loopback is free for the store of scripts of torch")?;
+            Ok::<_, CommandFailure>((port, find_driver(&plan, &found).await?))
+        });
         match select(heard, joining).await {
             Either::Left((heard, _)) => return Ok(ended_early(heard)),
             Either::Right((joined, _)) => joined?,
@@ -77,7 +87,7 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
     let streams = Arc::new(streams);
     let processes = SystemProcesses::new(streams.clone());
     processes.adopt_orphans().failed("the ends of processes cannot be heard of")?;
-    let processes = StoreService::start(processes, &joined.node, None)
+    let processes = StoreService::start(processes, &joined.node, None, port)
         .failed("the store for scripts of torch cannot be served on the loopback")?;
     let mut ports = vec![processes.lane(), processes.admission_lane()];
     ports.extend(processes.inspection_lanes());
@@ -124,6 +134,24 @@ async fn serve(plan: WorkerPlan) -> Result<AgentExit, CommandFailure> {
         tracing::warn!("the last lines of workers' output were not read in time");
     }
     Ok(end)
+}
+
+/// A port for the store of this host's workers, which is waited for while none is free.
+async fn store_port() -> io::Result<TcpListener> {
+    let mut want = PassingWant::new();
+    loop {
+        let error = match free_port() {
+            Ok(port) => return Ok(port),
+            Err(error) => error,
+        };
+        let is_first = !want.has_begun();
+        let Some(pause) = want.handle_failure(&error) else { return Err(error) };
+        if is_first {
+            let within = PassingWant::WITHIN;
+            tracing::warn!(reason = %error, ?within, "no port is free on the loopback: waiting for one");
+        }
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// Joins the job as soon as there is a token and a driver.

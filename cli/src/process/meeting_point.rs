@@ -54,14 +54,16 @@ impl MeetingPoint {
         }
     }
 
-    /// Takes the host's new address. Returns whether that is a change.
+    /// Takes the host's new address; also its former one if no port was free there before. Returns whether that is a change.
     pub(super) fn move_to(&self, ip: IpAddr) -> bool {
-        let Some(old) = self.address.get() else { return false };
-        if old.ip() == ip || ip.is_loopback() {
+        let old = self.address.get().map(|old| old.ip());
+        if old == Some(ip) || ip.is_loopback() {
             return false;
         }
         let Some(new) = meeting_at(ip, None) else { return false };
-        tracing::warn!(old = %old.ip(), new = %ip, "this host has another address");
+        if let Some(old) = old {
+            tracing::warn!(%old, new = %ip, "this host has another address");
+        }
         self.address.set(Some(new));
         true
     }
@@ -101,5 +103,13 @@ mod tests {
         assert!(!meeting.move_to(Ipv4Addr::LOCALHOST.into()));
         assert!(!meeting.move_to(Ipv4Addr::new(127, 0, 0, 9).into()));
         assert!(meeting.move_to(Ipv4Addr::UNSPECIFIED.into()));
+    }
+
+    #[test]
+    fn s_14_a_host_without_a_free_port_has_a_meeting_point_once_one_is_free() {
+        let meeting = MeetingPoint { address: Cell::new(None), changed: Notify::new() };
+        assert!(!meeting.move_to(Ipv4Addr::LOCALHOST.into()));
+        assert!(meeting.move_to(Ipv4Addr::UNSPECIFIED.into()));
+        assert!(meeting.address().is_some());
     }
 }

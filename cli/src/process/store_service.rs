@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -33,14 +33,15 @@ pub(crate) struct StoreService {
 type Generations = Rc<RefCell<BTreeMap<WorkerId, Stamp>>>;
 
 impl StoreService {
-    /// Serves the store of `driver` on the loopback.
+    /// Serves the store of `driver` on a port of the loopback.
     ///
     /// # Errors
-    /// If the system gives no port.
+    /// If the system refuses an event for it.
     pub(crate) fn start(
         processes: SystemProcesses,
         node: &NodeHandle,
         driver: Option<NodeId>,
+        port: TcpListener,
     ) -> io::Result<Self> {
         let relay = Relay::new(node.clone(), driver);
         let on_exit = |exit| tracing::warn!("a fault in the agent: the relay of the store {exit}");
@@ -49,7 +50,7 @@ impl StoreService {
         let owners = Owners::new(processes.leaders());
         let admission_lane = owners.lane().clone();
         let admission = admission(owners, Rc::clone(&generations));
-        let address = listen(relay.clone(), admission)?;
+        let address = listen(port, relay.clone(), admission)?;
         tracing::debug!(%address, "serves the store");
         Ok(Self { processes, relay, address, generations, admission_lane })
     }

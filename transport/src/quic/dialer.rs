@@ -21,6 +21,7 @@ use crate::identity::enrol::{
 };
 use crate::identity::secret::random_bytes;
 use crate::identity::token::{Fingerprint, JoinToken, TokenKind};
+use crate::passing_want::PassingWant;
 use crate::peers::CloseCode;
 use crate::peers::addresses::DriverAddresses;
 use crate::peers::backoff::DialBackoff;
@@ -309,6 +310,9 @@ impl Dialer {
         let config = settings::client(crypto, &self.deadlines);
         let connecting = match self.sockets.connect(config, address, DRIVER_SERVER_NAME) {
             Ok(connecting) => connecting,
+            Err(SocketError::Socket(error)) if PassingWant::tells_of(&error) => {
+                return Err(AttemptFailure::Passing(format!("no UDP socket: {error}")));
+            }
             Err(SocketError::Socket(error)) => return Err(ConnectError::Socket(error).into()),
             Err(SocketError::Connect(error)) => {
                 return Err(AttemptFailure::Passing(error.to_string()));

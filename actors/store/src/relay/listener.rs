@@ -43,12 +43,23 @@ pub struct Ends {
     pub server: SocketAddr,
 }
 
-/// Listens on the loopback, on any port that is free; serves until the node's tasks end.
+/// A port of the loopback for [`listen`], any that is free.
 ///
 /// # Errors
 /// The system gives no port.
-pub fn listen(relay: Addr<Relay>, admission: ClientAdmission) -> io::Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+pub fn free_port() -> io::Result<std::net::TcpListener> {
+    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+}
+
+/// Listens on a port of the loopback; serves until the node's tasks end.
+///
+/// # Errors
+/// The system refuses an event for it.
+pub fn listen(
+    listener: std::net::TcpListener,
+    relay: Addr<Relay>,
+    admission: ClientAdmission,
+) -> io::Result<SocketAddr> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let address = listener.local_addr()?;
