@@ -6,6 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::observe::run_explain;
+use crate::operate::operate;
 use crate::support::{Job, now, signal};
 
 /// The processes by rank, as `status` has them.
@@ -72,6 +73,52 @@ fn x_15_a_rank_in_a_collective_of_a_sub_group_is_named_with_both_collectives() {
         "{named}"
     );
     assert_eq!(job.events_of("reset_decided").len(), 0, "nobody was disturbed");
+}
+
+/// The host of a rank.
+fn host_of(job: &mut Job, rank: u64) -> String {
+    job.wait("its host", |job| {
+        let status = job.status()?;
+        let worker = status["workers"].as_array()?.iter().find(|it| it["rank"] == rank)?;
+        worker["host"].as_str().map(ToOwned::to_owned)
+    })
+}
+
+#[test]
+fn x_2_a_hang_is_answered_also_as_its_generation_ends() {
+    for is_death in [true, false] {
+        let flags = ["-n", "3", "--min-np", "1", "--hang-timeout", "3", "--on-hang", "restart"];
+        let mut job = Job::start(&flags, &[]);
+        for host in ["a", "b", "c"] {
+            job.agent(host, 1);
+        }
+        job.wait_for_sizes(&[3]);
+        job.wait_for_steps();
+        let (hanging, other) = (host_of(&mut job, 1), host_of(&mut job, 2));
+        job.control("hang.1");
+        // It is known to stand still, and does not count as a hang yet.
+        job.wait("the wait for it", |job| {
+            let status = job.status()?;
+            let awaited = status["awaited"].as_array()?.first()?["host"] == *hanging;
+            awaited.then_some(())
+        });
+        if is_death {
+            let pid = job.pid(&other, 0);
+            signal(pid, Signal::SIGKILL);
+        } else {
+            let drained = operate(&job, &["drain", &other]);
+            assert_eq!(drained.status.code(), Some(0), "{drained:?}");
+        }
+        let named = job.wait("the hang", |job| job.events_of("worker_stalled").pop());
+        let worker = named["worker"].as_str().unwrap_or_default();
+        assert!(worker.starts_with(&format!("{hanging}[0]#")), "{named}");
+        job.wait("the others' training", |job| {
+            (job.events_of("generation_running").len() > 1).then_some(())
+        });
+        job.wait_for_progress();
+        let stopped = job.events_of("worker_stopped");
+        assert!(stopped.iter().any(|it| it["worker"] == named["worker"]), "{stopped:?}");
+    }
 }
 
 /// Within which time of its stop a process is named, with steps of a second.

@@ -266,13 +266,13 @@ time.sleep(600)";
         self.hold(PROGRAM)
     }
 
-    /// Leaves no port that is free for TCP, until the holder is dropped; those for UDP are free.
+    /// Leaves no port that is free, for TCP or UDP, until the holder is dropped.
     pub(crate) fn leave_no_ports(&self) -> PortHolder {
         const PROGRAM: &str = "import socket, time
 open('/proc/sys/net/ipv4/ip_local_port_range', 'w').write('40000 40015')
-taken = [socket.socket() for _ in range(16)]
+taken = [socket.socket(socket.AF_INET, kind) for kind in (1, 2) for _ in range(16)]
 for number, each in enumerate(taken):
-    each.bind(('0.0.0.0', 40000 + number))
+    each.bind(('0.0.0.0', 40000 + number % 16))
 print('taken', flush=True)
 time.sleep(600)";
         self.hold(PROGRAM)

@@ -216,7 +216,7 @@ impl World {
             return Err(format!("hangs: {worker} is said to hang, and waits for others itself"));
         }
         // As a generation ends, the others have come to rest, and wait in no collective.
-        let ends = self.holds_up_next(worker);
+        let ends = self.driver.phase == ObservedPhase::Gather || self.has_resting_member();
         let waited_ns = self.longest_wait_ns();
         if late_ms * MS > waited_ns + GOES_ON_NS && self.driver_acts_since(ON_THE_WAY_NS) && !ends {
             let waited_ms = waited_ns / MS;
@@ -414,6 +414,12 @@ impl World {
                 status.stalled
             )),
         }
+    }
+
+    /// Whether a member of the generation formed last has come to rest.
+    fn has_resting_member(&self) -> bool {
+        let entries = self.driver.members.iter().filter_map(|it| self.processes.get(*it as usize));
+        entries.into_iter().any(|entry| entry.is_alive && entry.program.is_at_rest())
     }
 
     /// Whether the driver waits for this worker as a generation ends.

@@ -49,8 +49,11 @@ pub(crate) struct Quarrels {
 /// A path between two hosts over which generations broke.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct BrokenPath {
-    /// Number of generations in a row.
+    /// Number of generations in a row, or [`BREAKS_MAX`] where fewer are enough.
     breaks: u32,
+    /// Number of generations in a row, as it is told.
+    #[serde(default)]
+    generations: u32,
     /// The hosts whose workers reported a break of the path, with the last report of each.
     reports: BTreeMap<HostName, String>,
 }
@@ -114,6 +117,7 @@ impl Quarrels {
                 // attempt would take as long as this one.
                 let is_hopeless = outcome == BrokenOutcome::NotFormed && path.breaks > 0;
                 path.breaks = if is_hopeless { BREAKS_MAX } else { path.breaks + 1 };
+                path.generations = path.generations.saturating_add(1);
             }
             path.reports.insert(reporter.host, error);
         }
@@ -132,7 +136,8 @@ impl Quarrels {
             path.reports.iter().map(move |(from, error)| {
                 let to = if *from == pair.0 { &pair.1 } else { &pair.0 };
                 let (from, to) = (from.clone(), to.clone());
-                (pair, UnreachableHost { from, to, breaks: path.breaks, error: error.clone() })
+                let (breaks, error) = (path.generations, error.clone());
+                (pair, UnreachableHost { from, to, breaks, error })
             })
         })
     }

@@ -67,6 +67,9 @@ pub(super) struct PaceScore {
     pub(super) peers_us: u64,
     /// Whether the others lose enough time by it for a report.
     is_costly: bool,
+    /// Whether they lose it with the shards that they carry, where all carry as many as each other, up to one. Not all time is one of
+    /// shards: a member with one shard less may take as long as the others do. Of other deals, one hides a slow member.
+    is_waited_for: bool,
 }
 
 /// The times of computation of all members.
@@ -74,10 +77,14 @@ pub(super) struct PaceScore {
 /// Members that carry logical shards are compared by the time that each would take for an equal part of all shards: a member
 /// is not slow for carrying more shards than others.
 pub(super) struct PeerTimes {
-    /// In order.
+    /// For an equal part of all shards, in order.
     times: Vec<u64>,
+    /// For the shards that each carries, in order.
+    spent: Vec<u64>,
     /// The shards of all members together, if each carries some.
     shards: Option<u64>,
+    /// Whether all members carry as many shards as each other, up to one.
+    is_even: bool,
 }
 
 impl MemberPace {
@@ -185,7 +192,7 @@ impl PaceScore {
 
     fn is_slow(&self) -> bool {
         let least = if self.has_become_slow() { FACTOR_OF_CHANGED } else { FACTOR };
-        self.is_costly && self.factor >= least
+        self.is_costly && self.is_waited_for && self.factor >= least
     }
 
     fn is_fast(&self) -> bool {
@@ -199,7 +206,12 @@ impl PeerTimes {
         let members: Vec<(u64, u32)> = members.into_iter().collect();
         let carried: u64 = members.iter().map(|(_, shards)| u64::from(*shards)).sum();
         let shards = members.iter().all(|(_, shards)| *shards > 0).then_some(carried);
-        let mut peers = Self { times: Vec::new(), shards };
+        let mut spent: Vec<u64> = members.iter().map(|(us, _)| *us).collect();
+        spent.sort_unstable();
+        let carried = || members.iter().map(|(_, shards)| *shards);
+        let least = carried().min().unwrap_or_default();
+        let is_even = carried().all(|shards| shards <= least.saturating_add(1));
+        let mut peers = Self { times: Vec::new(), spent, shards, is_even };
         let count = members.len();
         peers.times =
             members.iter().map(|(us, own)| peers.for_equal_part(*us, *own, count)).collect();
@@ -216,31 +228,35 @@ impl PeerTimes {
 
     /// The median of the others' times, for a member with this time among them; none if there is no other. Of an even number of
     /// others the lower one of the two in the middle counts: half of the members may be slow.
-    fn of_others(&self, own: u64) -> Option<u64> {
-        let others = self.times.len().checked_sub(1).filter(|others| *others > 0)?;
-        let (middle, own_at) = ((others - 1) / 2, self.times.partition_point(|time| *time < own));
+    fn of_others(times: &[u64], own: u64) -> Option<u64> {
+        let others = times.len().checked_sub(1).filter(|others| *others > 0)?;
+        let (middle, own_at) = ((others - 1) / 2, times.partition_point(|time| *time < own));
         // The member's own place is passed over.
-        self.times.get(if middle < own_at { middle } else { middle + 1 }).copied()
+        times.get(if middle < own_at { middle } else { middle + 1 }).copied()
     }
 
     /// The time that a member takes for as many shards as its peers, in thousandths of the median of theirs.
     pub(super) fn slowness(&self, us: u64, shards: u32) -> Option<u32> {
         let own = self.for_equal_part(us, shards, self.times.len());
-        let peers_us = self.of_others(own)?.max(1);
+        let peers_us = Self::of_others(&self.times, own)?.max(1);
         Some(u32::try_from(own.saturating_mul(1_000) / peers_us).unwrap_or(u32::MAX))
     }
 
     /// Compares a member with the others; none if there is no other.
     pub(super) fn score(&self, pace: &MemberPace) -> Option<PaceScore> {
         let own = self.for_equal_part(pace.compute_us(), pace.shards(), self.times.len());
-        let peers_us = self.of_others(own)?;
-        let loss = own.saturating_sub(peers_us);
-        let is_costly =
-            loss >= LOSS_US_MIN && as_float(loss) >= SHARE_MIN * as_float(pace.times.step_us);
+        let peers_us = Self::of_others(&self.times, own)?;
+        let is_loss = |own: u64, peers: u64| {
+            let loss = own.saturating_sub(peers);
+            loss >= LOSS_US_MIN && as_float(loss) >= SHARE_MIN * as_float(pace.times.step_us)
+        };
+        let is_costly = is_loss(own, peers_us);
+        let spent = pace.compute_us();
+        let is_waited_for = !self.is_even || is_loss(spent, Self::of_others(&self.spent, spent)?);
         let factor = as_float(own) / as_float(peers_us.max(1));
         let usual = pace.usual_us().map(as_float);
         let own_factor = usual.map(|usual| as_float(pace.compute_us()) / usual.max(1.0));
-        Some(PaceScore { factor, own_factor, compute_us: own, peers_us, is_costly })
+        Some(PaceScore { factor, own_factor, compute_us: own, peers_us, is_costly, is_waited_for })
     }
 }
 
@@ -305,6 +321,11 @@ mod tests {
         assert!((1.99..2.01).contains(&slow.factor), "{}", slow.factor);
         assert_eq!((slow.compute_us, slow.peers_us), (533_333, 266_666));
         assert_eq!(PeerTimes::new(dealt).slowness(200_000, 1), Some(2_000));
+        // Part of a step takes as long with any number of shards: nobody waits for the member with one shard less.
+        let (even, fixed) =
+            (of(&[(12_000, 2), (12_000, 1)], 1), of(&[(12_000, 2), (18_000, 1)], 1));
+        assert!(!even.is_slow() && even.factor > FACTOR, "{even:?}");
+        assert!(fixed.is_slow(), "the others wait for it");
         // One that deals by no shards: all are compared as they are.
         assert!(of(&[(200_000, 2), (100_000, 1), (100_000, 0)], 0).is_slow());
     }
