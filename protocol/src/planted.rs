@@ -179,8 +179,6 @@ bugs! {
     RegainedStepsStayLost = "steps of a checkpoint that is later than known stay lost", "driver";
     /// A member that hangs is not named once its generation ends: the next one waits for it for the elastic timeout (G-9).
     HangForgottenAtEnd = "a hang is not named once its generation ends", "driver";
-    /// A new driver does not learn from a member's commit that it has made steps.
-    StepsOfFormerDriverForgotten = "a new driver takes members for ones that have made no step", "driver";
     /// Members are told in the order of a hash map, which differs in each run.
     RandomOrder = "members are told in the order of a hash map", "driver";
     /// Members stay paused after the change that asked for the pause was undone.

@@ -114,7 +114,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::DisplacedGoesOn => 14,
         Bug::GoneCheckpointNotTold => 15,
         Bug::RegainedStepsStayLost => 18,
-        Bug::HangForgottenAtEnd | Bug::StepsOfFormerDriverForgotten => 6,
+        Bug::HangForgottenAtEnd => 6,
         Bug::UnlistedAtOnceFatal => 16,
         Bug::TotalLossTolerated => 2,
         Bug::SealedTooEarly

@@ -297,9 +297,10 @@ impl World {
                         result.reason
                     ));
                 }
-                // So it is where some members had committed one step more, and are gone.
+                // So it is where some members had committed one step more, and are gone, or on their way.
                 let of_job = self.processes.iter().filter(|it| it.job == self.driver.job);
-                let held = of_job.filter(|it| it.is_alive).filter_map(|it| it.program.saved);
+                let stays = of_job.filter(|it| it.is_alive && !it.stopping.is_told);
+                let held = stays.filter_map(|it| it.program.saved);
                 let held = held.map(|saved| saved.model.step).max();
                 if self.oracle.highest_step(self.driver.job) > held {
                     return Ok(());

@@ -284,7 +284,6 @@ impl DriverCore {
         self.enter_phase(now, RoundPhase::Run);
         self.pacing.runs(now);
         if !self.is_by_restart() {
-            self.note_begun_step();
             self.state.trains(now);
         }
         self.record_running(stamp);
@@ -305,19 +304,15 @@ impl DriverCore {
         self.agenda.ask_review(now);
     }
 
-    /// Notes that all members hold the commit from which they begin. Before they have taken it over, its holders may be lost, and the
-    /// generation before may have acknowledged an earlier one only.
-    pub(crate) fn note_begun_step(&mut self) {
-        if let Some(step) = self.round.current().map(|current| current.formation.step) {
-            self.state.reached(step);
-        }
-    }
-
     /// Notes the generation's first commit for all members. From here on they take the root's commit over and train
     /// without another message. A member that is lost before it arrives again may hold this commit, or a later
     /// acknowledged one (G-5). The digest is not known here and not needed: no sync is skipped on this record.
     pub(crate) fn note_shared_commit(&mut self) {
+        let by_restart = self.is_by_restart();
         let Some(current) = self.round.current() else { return };
+        if !by_restart {
+            self.state.reached(current.formation.step);
+        }
         let (generation, step) = (current.stamp.generation, current.formation.step);
         for worker in &current.alive {
             self.roster.share_commit(worker, CommitId { generation, step, digest: 0 });

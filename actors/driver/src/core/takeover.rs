@@ -173,7 +173,6 @@ impl DriverCore {
                 self.record_state(now);
             }
             if trains {
-                self.note_begun_step();
                 self.begin_checkpoints(now);
             }
         }

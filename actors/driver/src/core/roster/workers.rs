@@ -167,7 +167,7 @@ impl Roster {
         record.at_rest = false;
         record.commit = commit.or(record.commit);
         // A driver that is new has not heard the reports of a member that stands still.
-        if let Some(commit) = commit.filter(|_| !is_planted(Bug::StepsOfFormerDriverForgotten)) {
+        if let Some(commit) = commit {
             record.step = record.step.max(commit.step);
         }
         if record.stance == Stance::Leaving {

@@ -467,12 +467,25 @@ fn x_2_a_hang_that_outlives_its_generation_is_named_and_the_others_go_on() {
         assert_eq!(cluster.named(), [], "{what}");
         cluster.pass(seconds(6));
         let named: Vec<WorkerId> = cluster.named().into_iter().map(|(worker, _)| worker).collect();
-        assert_eq!(named, [late.clone()], "{what}");
+        assert_eq!(named, std::slice::from_ref(&late), "{what}");
         assert!(cluster.stops.iter().any(|(worker, _)| *worker == late), "{what}");
         cluster.deaf.clear();
         cluster.pass(seconds(60));
         assert!(cluster.sizes.last() >= Some(&2), "{what}: {:?}", cluster.sizes);
     }
+}
+
+#[test]
+fn x_2_a_new_driver_knows_that_its_members_have_made_steps() {
+    let mut cluster = cold(|config| config.on_hang = OnHang::Tell);
+    cluster.train(5);
+    let late = cluster.worker("b", 0);
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b", "c"]);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.pass(seconds(11));
+    let named: Vec<WorkerId> = cluster.named().into_iter().map(|(worker, _)| worker).collect();
+    assert_eq!(named, std::slice::from_ref(&late));
 }
 
 #[test]
