@@ -11,6 +11,7 @@ use super::limits::AwaitedState;
 use super::{AwaitedMember, Naming, STACK_WITHIN, STOPPED_FOR};
 use crate::core::DriverCore;
 use crate::core::config::OnHang;
+use crate::core::phase::RoundPhase;
 
 impl DriverCore {
     /// Longest time that others may wait for a member before it is named.
@@ -101,6 +102,9 @@ impl DriverCore {
             .iter_mut()
             .filter_map(|(worker, member)| is_due(member).then(|| worker.clone()));
         for worker in due.collect::<Vec<_>>() {
+            if self.is_needed_for_its_commit(now, &worker) {
+                continue;
+            }
             if let Some(cause) = self.hang_cause(now, &worker) {
                 self.replace_hanging(now, &worker, &cause);
             }
@@ -127,12 +131,22 @@ impl DriverCore {
         match self.config.on_hang {
             OnHang::Tell | OnHang::Dump => {}
             OnHang::Restart => {
+                if self.is_needed_for_its_commit(now, worker) {
+                    return;
+                }
                 if let Some(cause) = self.hang_cause(now, worker) {
                     self.evict(now, std::slice::from_ref(worker), &cause);
                 }
             }
             OnHang::Replace => self.ask_to_replace(now, worker),
         }
+    }
+
+    /// Whether the next generation would begin from an earlier commit without this member, since only it holds the last one (G-5). It
+    /// is waited for until the elastic timeout then.
+    fn is_needed_for_its_commit(&mut self, now: Time, worker: &WorkerId) -> bool {
+        matches!(self.round.phase(), RoundPhase::Gather(_))
+            && self.are_last_holders(now, std::slice::from_ref(worker))
     }
 
     /// Sets the time at which a member that was named just now is to be replaced.

@@ -476,6 +476,19 @@ fn x_2_a_hang_that_outlives_its_generation_is_named_and_the_others_go_on() {
 }
 
 #[test]
+fn g_5_a_member_that_alone_holds_the_last_commit_is_named_and_not_put_out() {
+    let mut cluster = three(|config| config.on_hang = OnHang::Restart);
+    let late = cluster.worker("b", 0);
+    cluster.deaf.insert(late.clone());
+    cluster.hang(&late, ProcessActivity::Waiting);
+    // The others are not on the list of hosts any more when their links break.
+    cluster.blacklist("a");
+    cluster.blacklist("c");
+    cluster.pass(seconds(12));
+    assert!(!cluster.stops.iter().any(|(worker, _)| *worker == late), "{:?}", cluster.stops);
+}
+
+#[test]
 fn x_2_a_new_driver_knows_that_its_members_have_made_steps() {
     let mut cluster = cold(|config| config.on_hang = OnHang::Tell);
     cluster.train(5);
