@@ -481,10 +481,17 @@ fn g_5_a_member_that_alone_holds_the_last_commit_is_named_and_not_put_out() {
     let late = cluster.worker("b", 0);
     cluster.deaf.insert(late.clone());
     cluster.hang(&late, ProcessActivity::Waiting);
-    // The others are not on the list of hosts any more when their links break.
-    cluster.blacklist("a");
-    cluster.blacklist("c");
+    // The others are on their way out when their links break.
+    let leaver = cluster.worker("a", 0);
+    cluster.drain("a", true);
+    cluster.drain("c", true);
+    let (stamp, peer) = (cluster.stamp(), Some(2));
+    let error = "connection reset by peer".to_owned();
+    cluster.say(&leaver, WorkerToDriver::CollectiveFailed { stamp, peer, told_by: None, error });
+    cluster.settle();
     cluster.pass(seconds(12));
+    let named: Vec<WorkerId> = cluster.named().into_iter().map(|(worker, _)| worker).collect();
+    assert_eq!(named, std::slice::from_ref(&late));
     assert!(!cluster.stops.iter().any(|(worker, _)| *worker == late), "{:?}", cluster.stops);
 }
 
