@@ -82,6 +82,26 @@ def test_a_plateau_of_lightning_is_noticed_in_the_epoch_of_a_loss(job):
     assert done.said() == [{"rates": [0.01, 0.01, 0.005, 0.0025]}] * 2, done.output
 
 
+@pytest.mark.parametrize(
+    "setting, value, batches, validations",
+    [
+        ("val_check_interval", 3, 8, [3, 6]),
+        ("val_check_interval", 7, 8, [7]),
+        ("val_check_interval", 0.5, 8, [4, 8]),
+        ("limit_train_batches", 7, 7, [7]),
+        ("limit_train_batches", 0.8, 6, [6]),
+    ],
+)
+def test_lightning_counts_the_batches_of_an_epoch_over_a_loss(job, setting, value, batches, validations):
+    """A rank dies after five of eight batches; the settings mean the epoch, and not the rest of it that is left."""
+    needs("lightning")
+    done = job("lightning_counted.py", setting, str(value), workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    expected = [[epoch, batch] for epoch in range(3) for batch in validations]
+    assert done.said() == [{"trained": [batches] * 3, "validated": expected, "steps": [3 * batches]}] * 2, done.output
+
+
 @pytest.mark.parametrize("workers", [3, 2])
 def test_accelerate_goes_on_in_process(job, workers):
     """Of two workers one is left: a world of one rank, and of two again."""

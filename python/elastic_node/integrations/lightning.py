@@ -30,6 +30,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from ..elastic import ObjectState
 from ..torch import ElasticDistributedSampler
+from ._lightning_epoch import EpochPlace, whole_epoch
 
 __all__ = ["CommitStateCallback", "ElasticStrategy", "LightningState"]
 
@@ -79,6 +80,7 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
     def __init__(self, state: LightningState, **kwargs: Any) -> None:
         super().__init__(cluster_environment=_Environment(), process_group_backend="elastic", **kwargs)
         self._state = state
+        self._place: Optional[EpochPlace] = None
 
     @property
     def distributed_sampler_kwargs(self) -> Dict[str, int]:
@@ -92,6 +94,16 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
         total = super().reduce(tensor, group, "sum")
         return total.copy_(total / dist.get_world_size(group))
 
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        """As `DDPStrategy`, in view of whole epochs: schedules are made for all steps (`Trainer.estimated_stepping_batches`)."""
+        if not self._state.sampler.processed_num:
+            super().setup_optimizers(trainer)
+            return
+        with whole_epoch(self._state.sampler):
+            super().setup_optimizers(trainer)
+        # The loader is that of a whole epoch, where a schedule has asked: training begins with one of the rest.
+        trainer.fit_loop._combined_loader = None
+
     def process_dataloader(self, dataloader: object) -> object:
         """As `DDPStrategy`, of a loader whose samples the state counts, and that has a batch.
 
@@ -99,9 +111,14 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
             ValueError: a training loader has another sampler than the state's; or an epoch has no batch for each rank, with
                 `drop_last`.
         """
-        if self.lightning_module.trainer.training:
+        trainer = self.lightning_module.trainer
+        if trainer.training:
             self._check_sampler(dataloader)
             self._leave_a_batch(dataloader)
+            if self._place is None:
+                self._place = EpochPlace(trainer)
+            is_resumed = self._state.checkpoint is not None
+            self._place.begin_loader(trainer, dataloader, self._state.sampler, is_resumed)
         return super().process_dataloader(dataloader)
 
     def _check_sampler(self, loader: Any) -> None:
@@ -127,6 +144,11 @@ class ElasticStrategy(DDPStrategy):  # type: ignore[misc]  # Lightning's types a
                 "samples for each batch, or leave drop_last out"
             )
         sampler.processed_num = max(begin, 0)
+
+    def begin_batch(self, batch_idx: int) -> None:
+        """Before each batch: says whether a validation follows it, as `val_check_interval` counts. For `CommitStateCallback`."""
+        if self._place is not None:
+            self._place.begin_batch(self.lightning_module.trainer, batch_idx)
 
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         if filepath == _IN_MEMORY:
@@ -174,6 +196,7 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
         # Lightning leaves out the schedulers that watch a value at the end of a resumed epoch, since a checkpoint has no value.
         # The rest of this epoch gives them one.
         trainer.fit_loop._restarting = False
+        trainer.strategy.begin_batch(batch_idx)
 
     def _has_stepped(self, trainer: Trainer, module: LightningModule) -> bool:
         """Whether the batch before this one made a step: gradients that wait for one are no part of a checkpoint."""
