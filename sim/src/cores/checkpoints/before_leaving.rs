@@ -30,7 +30,7 @@ impl World {
         self.driver.before_leaving = Some(SaveBeforeLeaving { stamp, committed, at });
     }
 
-    /// Another fault strikes, or the driver has said why a step could not be saved: nothing is due.
+    /// Another fault strikes, or the generation breaks, or the driver has said why a step could not be saved: nothing is due.
     pub(in crate::cores) const fn no_save_is_due_before_leaving(&mut self) {
         if let Some(asked) = &mut self.driver.before_leaving {
             asked.committed = None;

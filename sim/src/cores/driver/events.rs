@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use elastic_driver::{DriverEvent, EventKind, WorkerStanding};
+use elastic_driver::{DriverEvent, EventKind, ResetWay, WorkerStanding};
 use elastic_protocol::{GenerationId, JobOutcome, JobResult, ResetCause, Time};
 
 use super::super::checkpoints::GONE_CHECKPOINT;
@@ -57,7 +57,11 @@ impl World {
             self.check_reasons(generation, &kind).and_then(|()| self.check_parting(&kind));
         self.demand(checked);
         match kind {
-            EventKind::ResetDecided { cause, .. } => {
+            EventKind::ResetDecided { cause, way } => {
+                if way == ResetWay::Abort {
+                    // A member is lost, and nobody else has its part of a save.
+                    self.no_save_is_due_before_leaving();
+                }
                 let what = format!("a reset is decided ({cause})");
                 let is_repair = matches!(cause, ResetCause::ReplicasDiffer { .. });
                 if !is_repair {
