@@ -175,12 +175,14 @@ def test_the_trainer_of_transformers_begins_an_epoch_where_a_dropped_batch_is_le
         assert "an epoch has no batch of 4 samples for each of 2 ranks" in end["refusal"], end
 
 
-def test_the_trainer_of_transformers_counts_the_batches_that_it_finds_small_enough(job):
+@pytest.mark.parametrize("short_from, steps_per_commit", [(0, 1), (3, 2)])
+def test_the_trainer_of_transformers_counts_the_batches_that_it_finds_small_enough(job, short_from, steps_per_commit):
+    """Also where memory is short after a step that is not committed: it is made again, in smaller batches."""
     needs("transformers")
-    done = job("transformers_found.py", workers=2, flags=["--min-np", "2"])
+    done = job("transformers_found.py", str(short_from), str(steps_per_commit), workers=2, flags=["--min-np", "2"])
     assert done.code == 0, done.output
     assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
-    assert done.said() == [{"found": 2, "epochs": 2, "times": [2] * 16}] * 2, done.output
+    assert done.said() == [{"found": 2, "epochs": 2, "times": [2] * 32}] * 2, done.output
 
 
 def test_the_trainer_of_transformers_goes_on_in_process(job):

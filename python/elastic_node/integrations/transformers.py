@@ -60,11 +60,15 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
 
     def __init__(self, state: TransformersState, steps_per_commit: int = 1) -> None:
         self._state, self._every = state, steps_per_commit
-        self._is_due = self._is_before_epoch_end = False
+        self._is_due = self._is_before_epoch_end = self._is_training = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        if self._is_training:
+            # `auto_find_batch_size` begins anew, with smaller batches: the steps since the last commit are made again.
+            self._state.restore()
+        self._is_training = True
         for name, content in (self._state.checkpoint or {}).items():
             if name != "trainer":
                 kwargs[name].load_state_dict(content)
@@ -99,6 +103,9 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._is_before_epoch_end = False
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._is_training = False
 
     def commit_if_due(self, trainer: Trainer) -> None:
         """Commits a step that is over, with what it logs, evaluates and saves.

@@ -1,7 +1,10 @@
 """HF Trainer that finds its batch size, since more than two samples take more memory than there is. A rank dies by kill -9 in the
-first epoch of two. Prints the batch size, the epochs, and how often each sample was trained."""
+first epoch of two. Prints the batch size, the epochs, and how often each sample was trained.
+
+Arguments: from which step on there is too little memory; the number of steps from one commit to the next."""
 
 import json
+import sys
 
 import torch
 from dying import die_once
@@ -11,13 +14,17 @@ from transformers_line import Line, arguments, rows_of
 import elastic_node.torch as en
 from elastic_node.integrations.transformers import ElasticTrainer, TransformersState
 
-SAMPLES, BATCH, FOUND, EPOCHS, KILLED_AT = 16, 4, 2, 2, 3
-STEPS = EPOCHS * SAMPLES // (FOUND * 2)
+SAMPLES, BATCH, FOUND, EPOCHS = 32, 4, 2, 2
+SHORT_FROM, STEPS_PER_COMMIT = map(int, sys.argv[1:])
+KILLED_AT = SHORT_FROM + 3
+# Committed steps of whole batches, and those of the batches that are found, two ranks each.
+KEPT = SHORT_FROM // STEPS_PER_COMMIT * STEPS_PER_COMMIT
+STEPS = KEPT + (EPOCHS * SAMPLES - KEPT * BATCH * 2) // (FOUND * 2)
 
 
 class LargeLine(Line):
     def forward(self, x, labels):
-        if len(x) > FOUND:
+        if len(x) > FOUND and trainers[-1].state.global_step >= SHORT_FROM:
             raise RuntimeError("CUDA out of memory.")
         state.seen = state.seen + en.allgather_object([row.tolist() for row in x])
         return super().forward(x, labels)
@@ -33,6 +40,7 @@ en.init()
 torch.manual_seed(0)
 rows = rows_of(SAMPLES)
 state = TransformersState(en.ElasticDistributedSampler(rows), seen=[])
+trainers = []
 
 
 @en.elastic.run
@@ -41,7 +49,10 @@ def train(state):
     settings = arguments(
         max_steps=STEPS, per_device_train_batch_size=BATCH, auto_find_batch_size=True, save_strategy="no"
     )
-    trainer = ElasticTrainer(state, model=LargeLine(), args=settings, train_dataset=rows, callbacks=[Dies()])
+    trainer = ElasticTrainer(
+        state, STEPS_PER_COMMIT, model=LargeLine(), args=settings, train_dataset=rows, callbacks=[Dies()]
+    )
+    trainers.append(trainer)
     trainer.train()
     return trainer.state.train_batch_size
 
