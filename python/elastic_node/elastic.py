@@ -91,6 +91,7 @@ def run(
         results: List[Result] = []
         try:
             state._check_encodable()
+            state._begin_run()
             while True:
                 goes_on = session.enter()
                 if goes_on is None:
@@ -101,6 +102,7 @@ def run(
                 _context.entered(session)
                 raised: Optional[BaseException] = None
                 try:
+                    state._complete()
                     if goes_on:
                         state.on_reset()
                     results = [_trained(func, func(state, *args, **kwargs))]
@@ -112,6 +114,7 @@ def run(
                 del raised
         finally:
             state._session = None
+            state._end_run()
             _context.end_run()
 
     return train  # type: ignore[return-value]  # Its first argument may be given by its name, too.
@@ -269,6 +272,16 @@ class State(Generic[Content]):
         if rank != 0:
             self._take(copied)
 
+    def _begin_run(self) -> None:
+        """`run` begins: the state is as the program has made it, on every rank."""
+
+    def _end_run(self) -> None:
+        """`run` has ended."""
+
+    def _complete(self) -> None:
+        """A generation begins, and the state is in step with all others: adds what the taken content does not have. Every rank
+        calls it."""
+
     def _copied(self) -> Copied:
         header, buffers = self._capture()
         return header, [bytes(buffer) for buffer in buffers]
@@ -359,7 +372,8 @@ class ObjectState(State[Dict[str, Any]]):
     come back on the devices where the attribute had them if the program chose these, else on the default device.
 
     Attributes that are added later are part of the state, unless their name begins with an underscore. One that is added after the
-    last commit is removed when the state goes back to it.
+    last commit is removed when the state goes back to it. One that the program gives the state before `run`, and that a loaded
+    checkpoint does not have, since an earlier version of the program saved it, begins with rank 0's value, with a warning.
 
     A tree of JAX that pickle does not take, since there are functions in it, such as flax's `TrainState` or a module of equinox,
     is saved by its leaves, arrays and numbers. Its structure, with all that is no leaf, is the one that this rank has there;
@@ -381,6 +395,10 @@ class ObjectState(State[Dict[str, Any]]):
 
     #: The attributes of which the leaves alone are saved.
     _trees: FrozenSet[str] = frozenset()
+    #: The attributes that the program has given the state before `run`; empty outside of it.
+    _given: FrozenSet[str] = frozenset()
+    #: Those of them that the content which was taken last does not have.
+    _lacking: FrozenSet[str] = frozenset()
 
     def __init__(self, bcast_object: object = None, get_rank: object = None, **kwargs: object) -> None:
         # The first two parameters are those of Horovod's class; this one does not use them.
@@ -405,6 +423,46 @@ class ObjectState(State[Dict[str, Any]]):
         return bool(trees)
 
     def apply(self, content: Dict[str, Any]) -> None:
+        self._take_values(content)
+        self._lacking = self._given.difference(content)
+        for name in set(self._public()).difference(content, self._lacking):
+            # It was added after the commit, or by this rank alone.
+            delattr(self, name)
+
+    def _begin_run(self) -> None:
+        self._given, self._lacking = frozenset(self._public()), frozenset()
+
+    def _end_run(self) -> None:
+        self._given = frozenset()
+
+    def _complete(self) -> None:
+        """Gives the attributes that a loaded checkpoint does not have rank 0's values, and saves them: the program may hold these
+        objects, and trains with them."""
+        # A rank that has kept its live state, in which the program has deleted one, comes to the same as those that took it over.
+        lacking = self._lacking.union(self._given.difference(self._public()))
+        self._lacking = frozenset()
+        if not lacking:
+            return
+        from ._objects import broadcast_object
+
+        is_root = _context.world().rank == 0
+        own = {name: self._captured(name, self.__dict__[name]) for name in lacking if name in self.__dict__}
+        header, buffers = self._encoded(own, _codec.encode)
+        copied: Copied = broadcast_object((header, [bytes(buffer) for buffer in buffers]) if is_root else None)
+        if not is_root:
+            self._take_values(own := _codec.decode(copied[0], [bytearray(buffer) for buffer in copied[1]]))
+        for name in lacking.difference(own):
+            self.__dict__.pop(name, None)
+        if is_root and own:
+            warning = (
+                "the state that training goes on from has no %s, as when an earlier version of the program saved it: "
+                "training begins with the value that this one gives on rank 0"
+            )
+            logging.getLogger(__name__).warning(warning, ", ".join(map(repr, sorted(own))))
+        if own:
+            self.save()
+
+    def _take_values(self, content: Dict[str, Any]) -> None:
         for name, value in content.items():
             holder: Any = self.__dict__.get(name)
             if isinstance(value, _jax_trees.TreeLeaves):
@@ -413,9 +471,6 @@ class ObjectState(State[Dict[str, Any]]):
                 self._give(holder, value)
             else:
                 setattr(self, name, _holders.given(holder, value, self, name))
-        for name in set(self._public()).difference(content):
-            # It was added after the commit, or by this rank alone.
-            delattr(self, name)
 
     def _public(self) -> List[str]:
         return sorted(name for name in self.__dict__ if not name.startswith("_"))

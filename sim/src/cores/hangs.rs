@@ -48,6 +48,10 @@ const LOOK_EVERY_MIN_NS: u64 = 3_000 * MS;
 /// Three looks at all scripts, after which their counters are known.
 const LOOKED_AT_NS: u64 = 30_000 * MS;
 
+/// Time for which members that are compared may have been seen before a link between them was mended: the driver's bound, and
+/// the reports' way.
+const COMPARED_NS: u64 = 2_000 * MS + ON_THE_WAY_NS;
+
 /// Longest time until the driver knows that a thread goes on.
 const GOES_ON_NS: u64 = 2_500 * MS;
 
@@ -299,7 +303,8 @@ impl World {
         let has_gone_on = members
             .filter_map(|member| self.processes.get(*member as usize))
             .any(|member| lately(member.continued_at) || lately(member.thread_continued_at));
-        let hangs = hangs || has_gone_on;
+        let was_mended = self.link_mended_at.is_some_and(|at| at + COMPARED_NS > self.now);
+        let hangs = hangs || has_gone_on || was_mended;
         if !hangs && grounds.sureness != HangSureness::Possible {
             return Err(format!("inactivity: {worker} is said to hang, and does not: {grounds}"));
         }

@@ -119,6 +119,8 @@ pub(crate) struct World {
     disk_faults: Vec<(u32, DiskFault)>,
     /// World time at which the last disk fault ended.
     disk_mended_at: u64,
+    /// World time at which a cut link was mended last.
+    link_mended_at: Option<u64>,
     /// Batches given to the journal.
     batches: u64,
     /// World time of the last event, beside the driver's death, that may be why a generation ends.
@@ -236,6 +238,7 @@ impl World {
             state_dir,
             disk_faults: Vec::new(),
             disk_mended_at: 0,
+            link_mended_at: None,
             batches: 0,
             disturbed_at: 0,
             tries: BTreeMap::new(),

@@ -121,7 +121,10 @@ impl World {
                 }
             }
             SimulatedFault::LateData { host, .. } => self.hosts[host as usize].data_delay = 0,
-            SimulatedFault::Cut { host, way, .. } => self.cut(host, way, -1),
+            SimulatedFault::Cut { host, way, .. } => {
+                self.link_mended_at = Some(self.now);
+                self.cut(host, way, -1);
+            }
             SimulatedFault::SlowLink { host, .. } => self.hosts[host as usize].extra_delay = 0,
             SimulatedFault::SlowHost { host, .. } => self.hosts[host as usize].slow_times = 1,
             SimulatedFault::SlowData { host, from, .. } => self.mend_link(from, host),

@@ -35,6 +35,8 @@ const ALONE_FACTOR: u32 = 5;
 /// Delay between a look's first answer and the comparison of all members: a look at 4,000 members has as many answers, and
 /// one comparison serves them all.
 const REVIEW_AFTER: Duration = Duration::from_millis(20);
+/// Longest time between the first and the last answer to one look: a peer that was seen earlier may have gone on since.
+const COMPARED_WITHIN: Duration = Duration::from_secs(2);
 /// Longest time that the event of a hang waits for the process's stacks.
 const STACK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -219,7 +221,15 @@ impl Inactivity {
         // Members are compared by looks of one time. Nothing is known of a member that was not seen in the last look.
         let is_seen = |member: &WatchedMember| Some(member.seen_at) >= self.looked_at;
         let all_are_seen = known.len() == running.len() && known.iter().all(|(_, it)| is_seen(it));
-        if known.len() < 2 || !all_are_seen {
+        // A member that is about to be named was looked at once more, for its stacks.
+        let is_compared =
+            |it: &WatchedMember| !matches!(it.naming, InactivityNaming::Looking { .. });
+        let compared = known.iter().filter(|(_, it)| is_compared(it));
+        let (first, last) = compared.fold((now, Time::ZERO), |(first, last), (_, it)| {
+            (first.min(it.seen_at), last.max(it.seen_at))
+        });
+        let spread = last.since(first);
+        if known.len() < 2 || !all_are_seen || spread > COMPARED_WITHIN {
             return Vec::new();
         }
         let (active, inactive): (Vec<_>, Vec<_>) = known.iter().partition(|(_, it)| it.is_active);

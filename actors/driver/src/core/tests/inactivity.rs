@@ -279,6 +279,31 @@ fn who_is_not_seen_keeps_all_from_being_named() {
 }
 
 #[test]
+fn an_answer_long_after_those_of_the_others_is_not_compared_with_them() {
+    let (mut cluster, workers) = four(|config| config.on_hang = OnHang::Tell);
+    all_wait(&mut cluster, &workers, [None; 4]);
+    cluster.pass(seconds(75));
+    assert_eq!(cluster.stalls, [], "all wait in the same");
+    // The host of the last one is starved when it is asked, and the others have gone on when it answers.
+    let (last, _) = workers.split_last().expect("there are four");
+    cluster.sights.remove(last);
+    let looks = cluster.looks.len();
+    while cluster.looks.len() == looks {
+        cluster.pass(Duration::from_millis(100));
+    }
+    cluster.pass(seconds(3));
+    let elsewhere =
+        super::hangs::waiting_in(sight(ProcessActivity::Waiting), Some("a lock".to_owned()));
+    cluster.core.handle_activity(cluster.now, last, elsewhere);
+    cluster.pass(seconds(1));
+    assert_eq!(cluster.stalls, []);
+    // A look at all of them at one time is.
+    does(&mut cluster, last, ProcessActivity::Waiting, "a lock");
+    cluster.pass(seconds(15));
+    assert_eq!(named(&cluster).0, *last);
+}
+
+#[test]
 fn g_9_an_agent_that_shows_no_stack_is_not_waited_for() {
     let (mut cluster, workers) = four(|_| {});
     does(&mut cluster, &workers[2], ProcessActivity::Waiting, "a lock");
