@@ -18,7 +18,8 @@ import io
 import pickle
 import struct
 import sys
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import _holders, _jax_arrays, _jax_trees, _torch_tensors
 from ._native import CollectiveError, HostsUpdatedInterrupt
@@ -87,6 +88,10 @@ class _Pickler(pickle.Pickler):
     in_place: AbstractSet[int] = frozenset()
     #: Whether the buffer of such a tensor comes next.
     is_in_place = False
+    #: The tensors of which a copy would be another one than the program trains, with their names, by the identity of their objects.
+    trained: Mapping[int, str] = MappingProxyType({})
+    #: The names of those that were found.
+    found: List[str] = []
     #: The copies of tensors on GPUs.
     copies: _torch_tensors.DeviceCopies
     #: Whether the buffer of such a tensor comes next.
@@ -108,6 +113,8 @@ class _Pickler(pickle.Pickler):
             )
         if not _torch_tensors.is_tensor(value):
             return NotImplemented
+        if id(value) in self.trained:
+            self.found.append(self.trained[id(value)])
         if not _torch_tensors.is_plain(value):
             return self._reduced_tensor(value)
         words = (_name_of(value.dtype), tuple(value.shape), *_torch_tensors.marks_of(value))
@@ -204,6 +211,31 @@ class Encoded(NamedTuple):
     copies: Optional[_torch_tensors.DeviceCopies]
 
 
+def check_copyable(name: str, value: Any, trained: Mapping[int, str]) -> None:
+    """Looks for parameters in a part of a state of which each rank would get a copy.
+
+    Args:
+        name: of the part.
+        value: what pickle takes.
+        trained: parameters, with their names, by the identity of their objects.
+
+    Raises:
+        TypeError: the value has one of them.
+    """
+    found: List[str] = []
+    try:
+        _encode(value, False, {}, trained=trained, found=found)
+    except Exception:
+        # Each commit says what else is wrong with it.
+        pass
+    if found:
+        raise TypeError(
+            f"{name!r} in the state has a parameter in it ({found[0]}), of which each rank that takes the state over would get a copy that "
+            "nothing trains. Give the state modules, and parameters, as attributes (several parameters as a torch.nn.ParameterList); "
+            "give an object that knows them state_dict and load_state_dict, for what it has beside them"
+        )
+
+
 def encode(value: Any, in_place: AbstractSet[int] = frozenset()) -> Tuple[bytes, List[Any]]:
     """The header, and the arrays in `value`, all of which have their bytes. Arguments as of `begin_encoding`."""
     encoded = begin_encoding(value, in_place)
@@ -272,7 +304,14 @@ def is_encodable(value: Any) -> bool:
     return True
 
 
-def _encode(value: Any, fast: bool, names: Names, in_place: AbstractSet[int] = frozenset()) -> Encoded:
+def _encode(
+    value: Any,
+    fast: bool,
+    names: Names,
+    in_place: AbstractSet[int] = frozenset(),
+    trained: Mapping[int, str] = MappingProxyType({}),
+    found: Optional[List[str]] = None,
+) -> Encoded:
     file = io.BytesIO()
     buffers: List[Any] = []
     noted: List[Optional[Name]] = []
@@ -293,6 +332,7 @@ def _encode(value: Any, fast: bool, names: Names, in_place: AbstractSet[int] = f
     pickler.fast = fast
     pickler.names = names
     pickler.in_place = in_place
+    pickler.trained, pickler.found = trained, [] if found is None else found
     pickler.copies = copies = _torch_tensors.DeviceCopies()
     pickler.dump(value)
     for number, array in zip(late, copies.begin()):

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, FrozenSet, Generic, Iterable, List, Optional, Tuple, TypeVar
+import logging
+import traceback
+from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, FrozenSet, Generic, Iterable, List, Optional, Set, Tuple, TypeVar
 
 from . import _agreement, _codec, _context, _holders, _jax_trees, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
@@ -108,6 +110,7 @@ def run(
                     results = [_trained(func, func(state, *args, **kwargs))]
                 except BaseException as error:
                     raised = _context.uncovered(error)
+                    _free_frames(raised)
                 _context.check_process(raised)
                 _context.leaving()
                 session.conclude(raised)
@@ -118,6 +121,18 @@ def run(
             _context.end_run()
 
     return train  # type: ignore[return-value]  # Its first argument may be given by its name, too.
+
+
+def _free_frames(error: Optional[BaseException]) -> None:
+    """Frees what a training function held that the end of its generation broke off, such as a replica with hooks on the parameters, or
+    a loader with processes. A handle of an operation keeps its error, and with it these frames, in a cycle."""
+    if not isinstance(error, (CollectiveError, HostsUpdatedInterrupt)):
+        return
+    seen: Set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _check_trains(func: Any) -> None:
@@ -467,7 +482,7 @@ class ObjectState(State[Dict[str, Any]]):
             holder: Any = self.__dict__.get(name)
             if isinstance(value, _jax_trees.TreeLeaves):
                 setattr(self, name, _jax_trees.with_leaves(holder, value, name))
-            elif self._is_holder(holder):
+            elif self._stays(holder, value):
                 self._give(holder, value)
             else:
                 setattr(self, name, _holders.given(holder, value, self, name))
@@ -479,6 +494,10 @@ class ObjectState(State[Dict[str, Any]]):
         """Whether a value stays the object that it is, and is given its content."""
         loads = callable(getattr(value, "load_state_dict", None)) and callable(getattr(value, "state_dict", None))
         return loads and not isinstance(value, type)
+
+    def _stays(self, value: Any, content: Any) -> bool:
+        """Whether the value of an attribute stays the object that it is, and is given this content."""
+        return self._is_holder(value)
 
     def _content_of(self, holder: Any) -> Any:
         return holder.state_dict()

@@ -77,6 +77,21 @@ def test_large_arrays_come_from_the_files_and_survivors_go_back_to_them_until_th
     assert sorted(len(line["files"]) for line in said) == [0, 2, 2], said
 
 
+def test_what_a_checkpoint_of_an_earlier_program_does_not_have_begins_as_rank_0_gives_it(job, tmp_path: Path) -> None:
+    flags = ["--checkpoint", str(tmp_path / "checkpoints")]
+    earlier = job("grown_state.py", "1", flags=flags, state_folder="earlier")
+    assert earlier.code == 0, earlier.output
+    later = job("grown_state.py", "2", flags=[*flags, "--min-np", "2"], state_folder="later")
+    assert later.code == 0, later.output
+    assert [exited for exited in later.kinds("worker_exited") if "signal 9" in str(exited)], later.output
+    first, second = later.said()
+    assert first == second, "G-5: one state"
+    assert first["seen"] == [1.0] * 60, "each sample once"
+    # Four steps of the earlier program, none of which changed the average, and six of this one.
+    assert first == {"steps": 10, "seen": [1.0] * 60, "average": 2.0**4, "best": 0.0}
+    assert "has no 'average', 'best', 'sampler', as when an earlier version of the program saved it" in later.output
+
+
 def test_states_that_differ_between_ranks_are_saved_as_rank_0_has_them(job, tmp_path: Path) -> None:
     flags = ["--checkpoint", str(tmp_path / "checkpoints"), "--checkpoint-every", "10"]
     first = job("batch_norm.py", "25", flags=flags, state_folder="first")

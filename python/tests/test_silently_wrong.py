@@ -39,3 +39,25 @@ def test_gradients_of_an_unfinished_step_are_not_added_to_the_next_one(job, how)
     ends = done.said()
     assert [(of["passes"], of["step"]) for of in ends] == [(8.0, 8), (8.0, 8)], done.output
     assert any(of["calls"] > 1 for of in ends), "a survivor trained on in its process"
+
+
+def test_a_parameter_that_is_part_of_the_state_by_itself_is_trained_and_none_is_within_another_object(job):
+    import torch
+
+    done = job("trained_in_the_state.py", workers=2)
+    assert done.code == 0, done.output
+    torch.manual_seed(0)
+    x = torch.randn(96, 3)
+    torch.manual_seed(0)
+    weight = torch.randn(3, 1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (x @ weight - x @ torch.tensor([[1.0], [2.0], [3.0]])).square().mean().backward()
+        optimizer.step()
+    assert len(done.said()) == 2, done.output
+    for said in done.said():
+        assert said["stays"] and said["weight"] == pytest.approx(weight.flatten().tolist(), rel=1e-4), said
+        expected = {"dataclass": ("networks", "number 0"), "average": ("average", "model.weight"), "list": ("parameters", "number 0")}
+        for name, (attribute, parameter) in expected.items():
+            assert f"{attribute!r} in the state has a parameter in it ({parameter}" in said["refusals"][name], said

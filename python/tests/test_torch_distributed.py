@@ -60,6 +60,15 @@ def test_ddp_survives_the_death_of_a_rank_in_place(job):
     assert all(said["aborted"] == 1 for said in survivors), done.output
 
 
+@pytest.mark.parametrize("kept_by", ["handle", "trainer"])
+def test_a_replica_of_a_broken_off_step_has_no_part_in_the_next_generation(job, kept_by):
+    done = job("ddp_kept_replica.py", kept_by, workers=3, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len({said["weights"] for said in ends}) == 1, "G-5: one history"
+    assert max(len(said["calls"]) for said in ends) > 1, "a survivor trained on in its process"
+
+
 def test_a_distributed_optimizer_averages_as_one_process_would(job):
     done = job("averaged_gradients.py", workers=3)
     assert done.code == 0, done.output

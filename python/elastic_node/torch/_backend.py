@@ -7,10 +7,12 @@ other group, as under stock torchrun, meets through torch's store.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import sys
 import warnings
+import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Set, Tuple, TypedDict, Union
 
@@ -120,8 +122,14 @@ def init_process_group(**kwargs: Unpack[GroupOptions]) -> None:
 
 def _destroy_process_group() -> None:
     """A generation has ended: its process groups have, too."""
-    if dist.is_initialized() and isinstance(dist.group.WORLD, ProcessGroupElastic):
-        dist.destroy_process_group()
+    if not dist.is_initialized() or not isinstance(dist.group.WORLD, ProcessGroupElastic):
+        return
+    group = weakref.ref(dist.group.WORLD)
+    dist.destroy_process_group()
+    if group() is not None:
+        # A replica of DistributedDataParallel in a cycle of objects: its hooks, which wait for the rest of a step that was broken
+        # off, would take the next generation's gradients.
+        gc.collect()
 
 
 _context.on_generation_end(_destroy_process_group)

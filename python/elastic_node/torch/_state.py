@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, Iterable, List, Optional
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
@@ -19,7 +19,9 @@ class TorchState(ObjectState):
 
     Modules, optimisers, learning-rate schedulers, gradient scalers, `torch.Generator`s and samplers stay the objects
     that they are, and are given their content, also in lists, tuples and dictionaries, where every rank has them in the same
-    places. An optimiser within an object of the program's own is refused: its copies would step other parameters. Other values (numbers, tensors, lists) are replaced, so reach them
+    places. So does a tensor that requires a gradient and is no result of others, as an attribute. An optimiser within an object of the
+    program's own is refused, and so is a parameter of the state's modules and optimisers in such an object, or by itself in a list:
+    its copies would be other ones. Other values (numbers, tensors, lists) are replaced, so reach them
     through the state. A tensor comes back with its class and `requires_grad`, as another object. All of it is saved,
     restored and taken over together, so weights never run ahead of counters.
 
@@ -35,6 +37,9 @@ class TorchState(ObjectState):
         model: a module, or several by other names.
         optimizer: its optimiser, or several by other names.
         kwargs: everything else.
+
+    Raises:
+        TypeError: from `run`: a parameter of the state's modules and optimisers is within another object of it.
     """
 
     def __init__(
@@ -49,6 +54,38 @@ class TorchState(ObjectState):
     def _is_holder(self, value: Any) -> bool:
         return isinstance(value, torch.Generator) or super()._is_holder(value)
 
+    def _stays(self, value: Any, content: Any) -> bool:
+        is_trained = isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+        return (is_trained and isinstance(content, torch.Tensor)) or super()._stays(value, content)
+
+    def _check_encodable(self) -> None:
+        super()._check_encodable()
+        trained = {id(parameter): name for parameter, name in self._names_of_parameters().items()}
+        for value in map(self.__dict__.get, self._public()):
+            trained.pop(id(value), None)
+        for name in self._public() if trained else ():
+            if not self._is_holder(self.__dict__[name]):
+                _codec.check_copyable(name, self._captured(name, self.__dict__[name]), trained)
+
+    def _names_of_parameters(self) -> Dict[torch.Tensor, str]:
+        """The parameters of the state's modules and optimisers, and their names."""
+        names: Dict[torch.Tensor, str] = {}
+        for part, holder in self._holders_with_names():
+            if isinstance(holder, torch.optim.Optimizer):
+                for place, parameter in enumerate(_optimizer.parameters_of(holder.param_groups)):
+                    names.setdefault(parameter, f"number {place} of {part}")
+            if isinstance(holder, torch.nn.Module):
+                names.update((parameter, f"{part}.{name}") for name, parameter in holder.named_parameters())
+        return names
+
+    def _holders_with_names(self) -> List[Tuple[str, Any]]:
+        """The objects that stay, each with the name of the attribute that has it."""
+        return [
+            (part, holder)
+            for part in self._public()
+            for holder in _holders.found({part: self.__dict__[part]}, self._is_holder)
+        ]
+
     def _content_of(self, holder: Any) -> Any:
         if isinstance(holder, torch.Generator):
             return holder.get_state()
@@ -62,6 +99,14 @@ class TorchState(ObjectState):
             holder.set_state(content.clone())
         elif isinstance(holder, torch.nn.parallel.DistributedDataParallel):
             holder.module.load_state_dict(content)
+        elif isinstance(holder, torch.Tensor):
+            # An optimiser, and variables of the program, know this object.
+            with torch.no_grad():
+                if holder.shape == content.shape:
+                    holder.copy_(content)
+                else:
+                    holder.data = content.detach().to(holder.device, holder.dtype)
+            holder.grad = None
         else:
             super()._give(holder, content)
 
@@ -74,18 +119,17 @@ class TorchState(ObjectState):
 
     def _alike(self) -> List[_agreement.Item]:
         """And the order of the optimisers' parameters, whose state is counted by their places."""
-        parts = {name: list(_holders.found({name: self.__dict__[name]}, self._is_holder)) for name in self._public()}
-        names: Dict[torch.Tensor, str] = {
-            parameter: f"{part}.{name}"
-            for part, holders in parts.items()
-            for holder in holders
-            if isinstance(holder, torch.nn.Module)
-            for name, parameter in holder.named_parameters()
-        }
+        names: Dict[torch.Tensor, str] = {}
+        for part in self._public():
+            if isinstance(self.__dict__[part], torch.Tensor):
+                names[self.__dict__[part]] = part
+        holders = self._holders_with_names()
+        for part, holder in holders:
+            if isinstance(holder, torch.nn.Module):
+                names.update((parameter, f"{part}.{name}") for name, parameter in holder.named_parameters())
         orders = [
             (names.get(parameter), f"at place {place} of {part}")
-            for part, holders in parts.items()
-            for holder in holders
+            for part, holder in holders
             if isinstance(holder, torch.optim.Optimizer)
             for place, parameter in enumerate(_optimizer.parameters_of(holder.param_groups))
         ]
