@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 import traceback
-from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, FrozenSet, Generic, Iterable, List, Optional, Set, Tuple, TypeVar
+from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, FrozenSet, Generic, Iterable, List, Literal, Optional, Set, Tuple, TypeVar
 
 from . import _agreement, _codec, _context, _holders, _jax_trees, _native
 from ._native import CollectiveError, HostsUpdatedInterrupt
@@ -91,6 +91,7 @@ def run(
         session = _context.begin_run(state)
         state._session = session
         results: List[Result] = []
+        is_back = False
         try:
             state._check_encodable()
             state._begin_run()
@@ -105,8 +106,11 @@ def run(
                 raised: Optional[BaseException] = None
                 try:
                     state._complete()
+                    if is_back:
+                        state._call_own("restore")
                     if goes_on:
                         state.on_reset()
+                    state._call_own("sync")
                     results = [_trained(func, func(state, *args, **kwargs))]
                 except BaseException as error:
                     raised = _context.uncovered(error)
@@ -114,6 +118,7 @@ def run(
                 _context.check_process(raised)
                 _context.leaving()
                 session.conclude(raised)
+                is_back = isinstance(raised, CollectiveError)
                 del raised
         finally:
             state._session = None
@@ -176,23 +181,30 @@ class State(Generic[Content]):
 
     Derive from it, and say what it consists of: `capture` and `apply`. `ObjectState` does that for attributes,
     `elastic_node.torch.TorchState` for modules and optimisers.
+
+    As Horovod does, `run` and `commit` call the methods `save`, `restore` and `sync` of a deriving class, for what it does beside the
+    state's content: `save` with each commit, `restore` after a rollback on ranks that go on in their processes, and `sync` as each
+    generation begins, on every rank. The content has been saved, restored and taken over by then, and these methods of the base
+    classes do nothing within such a call.
     """
 
     _session: Optional[_native.Session] = None
     _saved: Optional[Copied] = None
     #: Names of arrays of which each rank has its own.
     _per_rank: Tuple[str, ...] = ()
+    #: Whether a method of a deriving class is called by `run` or `commit`.
+    _is_in_own = False
 
     def __init__(self) -> None:
         self._reset_callbacks: List[Callable[[], None]] = []
 
     def capture(self) -> Content:
         """Everything that must survive, as an object that pickle takes. Large arrays in it are not copied."""
-        raise NotImplementedError
+        raise NotImplementedError(_NO_CONTENT.format(name=type(self).__name__, method="capture"))
 
     def apply(self, content: Content) -> None:
         """Takes the result of `capture`, here or on another rank. May keep the arrays in it."""
-        raise NotImplementedError
+        raise NotImplementedError(_NO_CONTENT.format(name=type(self).__name__, method="apply"))
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Adds functions that are called, in order, whenever training goes on in a new generation: when the state
@@ -238,6 +250,7 @@ class State(Generic[Content]):
             self.save()
         else:
             _STATES.check(None, self._alike)
+            self._call_own("save")
             session.note_passes(self._passes())
             session.commit()
 
@@ -247,6 +260,8 @@ class State(Generic[Content]):
         Raises:
             RuntimeError: as `commit`.
         """
+        if self._is_in_own:
+            return
         session = self._session_here()
         _context.check_commit()
         if session is not None:
@@ -257,6 +272,8 @@ class State(Generic[Content]):
 
     def restore(self) -> None:
         """Goes back to the last saved state. `run` does that by itself when a worker was lost."""
+        if self._is_in_own:
+            return
         session = self._session_here()
         if session is not None:
             session.restore()
@@ -280,12 +297,25 @@ class State(Generic[Content]):
         Raises:
             CollectiveError: a worker was lost, or the generation was aborted.
         """
+        if self._is_in_own:
+            return
         from ._objects import broadcast_object
 
         rank = _context.world().rank
         copied: Copied = broadcast_object(self._copied() if rank == 0 else None, root_rank=0)
         if rank != 0:
             self._take(copied)
+
+    def _call_own(self, name: Literal["save", "restore", "sync"]) -> None:
+        """Calls a method that a deriving class of the program has in the place of this package's."""
+        own = getattr(type(self), name)
+        if own.__module__.partition(".")[0] == __package__ or self._is_in_own:
+            return
+        self._is_in_own = True
+        try:
+            own(self)
+        finally:
+            self._is_in_own = False
 
     def _begin_run(self) -> None:
         """`run` begins: the state is as the program has made it, on every rank."""
@@ -370,6 +400,12 @@ class State(Generic[Content]):
     def _apply_blocks(self, header: bytes, blocks: List[_native.CommitBlock]) -> None:
         """Takes a commit's content."""
         self._apply(header, [block.copy() for block in blocks])
+
+
+_NO_CONTENT = (
+    "{name} has no method {method}: a class that derives from State says what the state consists of, with capture and apply, in the "
+    "place of Horovod's save, restore and sync; or derive from ObjectState, whose attributes are the state"
+)
 
 
 def _is_own_method(kind: type, name: str) -> bool:

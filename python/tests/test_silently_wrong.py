@@ -61,3 +61,25 @@ def test_a_parameter_that_is_part_of_the_state_by_itself_is_trained_and_none_is_
         expected = {"dataclass": ("networks", "number 0"), "average": ("average", "model.weight"), "list": ("parameters", "number 0")}
         for name, (attribute, parameter) in expected.items():
             assert f"{attribute!r} in the state has a parameter in it ({parameter}" in said["refusals"][name], said
+
+
+def test_methods_of_a_program_s_own_state_are_called_as_horovod_calls_them(job):
+    done = job("own_methods.py", workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    first, second = sorted(done.said(), key=lambda said: said["rank"])
+    before = ["sync of 0", "save", "save"]
+    after = ["reset", "sync of 4", "save", "save"]
+    assert first["calls"] == [*before, "restore to 4", *after], first
+    assert second["calls"] == after, "the newcomer"
+    assert first["saves"] == second["saves"] == 4, "what save changes is part of the commit"
+    assert "Own has no method capture: a class that derives from State says" in first["refusal"]
+
+
+def test_gradients_by_shard_add_up_over_steps_in_a_world_of_any_size(job):
+    ends = []
+    for workers in (1, 2, 3):
+        done = job("sharded_accumulated.py", workers=workers, state_folder=f"world of {workers}")
+        assert done.code == 0, done.output
+        ends += done.said()
+    assert len(ends) == 6 and all(said == ends[0] for said in ends), ends
+    assert ends[0]["sharded"] == pytest.approx(ends[0]["plain"], rel=1e-12)

@@ -47,7 +47,8 @@ class ShardHook:
         replica.register_comm_hook(None, reduce)
 
     def passes(self, step: ShardedStep) -> Iterator[DataShard]:
-        """This rank's shards of a step: make one forward and one backward pass for each. Gradients are reduced with the last.
+        """This rank's shards of a step: make one forward and one backward pass for each. Gradients are reduced with the last, and
+        added to those that the parameters had before: an optimiser may step after several of these steps.
 
         Raises:
             CollectiveError: at the end: a worker was lost, or the generation was aborted.
@@ -56,6 +57,7 @@ class ShardHook:
         check_shards(self._shards)
         self._folds = {}
         self._error = None
+        accumulated = self._take_accumulated()
         *before, last = step.shards
         for shard in before:
             self._ready.clear()
@@ -71,6 +73,18 @@ class ShardHook:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+        for parameter, gradient in accumulated.items():
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+    def _take_accumulated(self) -> Dict[torch.Tensor, torch.Tensor]:
+        """Moves gradients of earlier steps out of the parameters: they are averages over all shards already."""
+        accumulated: Dict[torch.Tensor, torch.Tensor] = {}
+        for parameter in self._replica.parameters():
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is not None:
+                # It can be a part of the bucket.
+                accumulated[parameter] = gradient.clone() if self._replica.gradient_as_bucket_view else gradient
+        return accumulated
 
     def _take(self, shard: DataShard) -> None:
         """Moves the gradients of a shard before the last out of the parameters. Not before the pass has ended: the replica

@@ -232,7 +232,10 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     """
     op = resolve(op)
     if "_reducer" in optimizer.__dict__:
-        raise ValueError("this optimizer is distributed already: gradients would be reduced twice")
+        raise ValueError(
+            "this optimizer is distributed already: gradients would be reduced twice. Make it once, before the training function, which "
+            "is called again in each generation"
+        )
     if gradient_predivide_factor != 1.0 and op is not Average:
         raise ValueError("gradient_predivide_factor goes with op=Average alone")
     if backward_passes_per_step <= 0:
