@@ -113,6 +113,13 @@ pub enum Damage {
         /// The defect.
         reason: String,
     },
+    /// The state that it has is of another type than the program's.
+    OtherState {
+        /// The fields of the state in it.
+        saved: String,
+        /// The fields of the program's state.
+        own: String,
+    },
     /// It belongs to another job, or its directory was renamed.
     Foreign {
         /// The mismatch, in words.
@@ -140,6 +147,13 @@ impl fmt::Display for Damage {
                 )
             }
             Self::Manifest { reason } => write!(formatter, "manifest.json: {reason}"),
+            Self::OtherState { saved, own } => {
+                write!(
+                    formatter,
+                    "the state in it has the fields {saved}, and the program's has {own}: a state is read in the order of its fields. \
+                     Give the type those fields in that order, or begin anew with --resume never"
+                )
+            }
             Self::Foreign { reason } => formatter.write_str(reason),
         }
     }

@@ -49,6 +49,9 @@ pub struct Manifest {
     pub digest: String,
     /// The place in the data: the sampler's ledger.
     pub position: Value,
+    /// The names of the state's fields, in their order; none if its type is no struct, or an earlier release saved it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Vec<String>>,
     /// The files.
     pub files: Vec<FileRecord>,
     /// The arrays.

@@ -151,7 +151,8 @@ mod tests {
         let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &position };
         let job = "9d1f".to_owned();
         let world_size = WRITERS;
-        let attempt = SaveAttempt { job, name: None, term: 1, generation: 1, step, world_size };
+        let attempt =
+            SaveAttempt { job, name: None, term: 1, generation: 1, step, world_size, fields: None };
         for rank in 0..WRITERS {
             write_part(store, root(), &attempt, rank, &snapshot, &mut |_| Ok(()))?;
         }

@@ -111,6 +111,7 @@ fn collect(
             length: part.length,
             digest: part.digest.clone(),
             position: part.position.clone(),
+            fields: attempt.fields.clone(),
             files: Vec::new(),
             tensors: Vec::new(),
             rest: None,

@@ -51,6 +51,8 @@ pub struct SaveAttempt {
     pub step: u64,
     /// Number of writers.
     pub world_size: u32,
+    /// The names of the state's fields, in their order; none if its type is no struct.
+    pub fields: Option<Vec<String>>,
 }
 
 impl SaveAttempt {

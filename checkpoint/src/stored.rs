@@ -212,8 +212,15 @@ mod tests {
     fn saved(bytes: &[u8], tensors: &[CheckpointTensor]) -> (MemoryFiles, PathBuf, Manifest) {
         let (disk, root) = (MemoryFiles::new(1), Path::new("checkpoints"));
         let job = "9d1f".to_owned();
-        let attempt =
-            SaveAttempt { job, name: None, term: 1, generation: 1, step: 7, world_size: 2 };
+        let attempt = SaveAttempt {
+            job,
+            name: None,
+            term: 1,
+            generation: 1,
+            step: 7,
+            world_size: 2,
+            fields: None,
+        };
         let snapshot = Snapshot { bytes, tensors, position: &Value::Null };
         for rank in 0..2 {
             write_part(&disk, root, &attempt, rank, &snapshot, &mut |_| Ok(())).expect("written");

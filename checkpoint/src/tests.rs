@@ -24,6 +24,7 @@ fn attempt(step: u64) -> SaveAttempt {
         generation: 1,
         step,
         world_size: WORLD_SIZE,
+        fields: None,
     }
 }
 

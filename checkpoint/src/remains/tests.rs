@@ -16,7 +16,15 @@ fn root() -> &'static Path {
 }
 
 fn attempt(generation: u64, step: u64, world_size: u32) -> SaveAttempt {
-    SaveAttempt { job: "9d1f".to_owned(), name: None, term: 1, generation, step, world_size }
+    SaveAttempt {
+        job: "9d1f".to_owned(),
+        name: None,
+        term: 1,
+        generation,
+        step,
+        world_size,
+        fields: None,
+    }
 }
 
 fn write(files: &dyn FileSystem, attempt: &SaveAttempt, rank: u32) -> Result<(), SaveError> {

@@ -366,6 +366,7 @@ fn attempt((job, stamp, step): SaveKey, world_size: u32) -> SaveAttempt {
         generation: stamp.generation.0,
         step,
         world_size,
+        fields: None,
     }
 }
 

@@ -24,6 +24,7 @@ use super::beginning::{Beginning, SharedFabric, form_and_tell};
 use super::checkpoint::ResumePorts;
 use super::control::TrainingControl;
 use super::error::{Error, Result};
+use super::fields::fields_of;
 use super::group::Group;
 use super::life::{GenerationEnd, GenerationLife, chain, failure};
 use super::state::State;
@@ -393,7 +394,10 @@ impl Driven {
         let files = (store.of)(directory);
         let warn = |text| self.control.event(TrainingEvent::Warned { text });
         let (resumed, show, warn, pause) = (&resumed, &show, &warn, &store.pause);
-        let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host };
+        let fields = fields_of::<T>();
+        shared.checkpoints().set_fields(fields.clone());
+        let fields = fields.as_deref();
+        let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host, fields };
         let synced = sync(state, group, plan, source.as_ref(), ports, stamp.generation);
         shared.set_moved(None);
         let goes_on = match synced {

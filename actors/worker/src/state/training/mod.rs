@@ -11,6 +11,7 @@ mod cpu;
 mod device;
 mod digests;
 mod error;
+mod fields;
 mod group;
 mod late;
 mod launched;

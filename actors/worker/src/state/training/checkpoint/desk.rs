@@ -30,7 +30,7 @@ pub(in crate::state::training) struct SaveOrder {
 }
 
 impl SaveOrder {
-    fn of(part: CheckpointPart) -> Self {
+    fn of(part: CheckpointPart, fields: Option<Vec<String>>) -> Self {
         let CheckpointPart { order, job, rank, parts } = part;
         let CheckpointOrder { stamp, step, directory, name, bytes_per_s, .. } = order;
         let attempt = SaveAttempt {
@@ -40,6 +40,7 @@ impl SaveOrder {
             generation: stamp.generation.0,
             step: step.0,
             world_size: parts,
+            fields,
         };
         Self { stamp, rank, directory: PathBuf::from(directory), attempt, bytes_per_s }
     }
@@ -60,6 +61,8 @@ pub(in crate::state::training) struct SavedCommit {
 
 #[derive(Default)]
 struct Desk {
+    /// The names of the state's fields, where its type is a struct.
+    fields: Option<Vec<String>>,
     /// The last commit of this generation.
     reached: Step,
     ordered: Option<SaveOrder>,
@@ -121,6 +124,11 @@ impl CheckpointDesk {
         self.lock().is_written_by_caller = true;
     }
 
+    /// Sets the names of the state's fields. Called as a generation takes its state over.
+    pub(in crate::state::training) fn set_fields(&self, fields: Option<Vec<String>>) {
+        self.lock().fields = fields;
+    }
+
     /// Whether the writer has a job that [`write_next`](Self::write_next) would carry out.
     pub fn is_write_due(&self) -> bool {
         self.jobs.has_next()
@@ -161,7 +169,7 @@ impl CheckpointDesk {
                     let report = CheckpointReport::Missed { reached: desk.reached };
                     return Some(CheckpointOutcome { stamp, step, report });
                 }
-                desk.ordered = Some(SaveOrder::of(part));
+                desk.ordered = Some(SaveOrder::of(part, desk.fields.clone()));
                 drop(desk);
                 self.jobs.give_up_parts(Some((stamp, step)));
                 None
@@ -188,7 +196,7 @@ impl CheckpointDesk {
 
     /// Training thread, after the end of training: takes the order to save the commit with which it ended.
     pub(in crate::state::training) fn take_last(&self, part: CheckpointPart) -> SaveOrder {
-        let order = SaveOrder::of(part);
+        let order = SaveOrder::of(part, self.lock().fields.clone());
         let mut desk = self.lock();
         (desk.ordered, desk.taken) = (None, Some(order.clone()));
         drop(desk);

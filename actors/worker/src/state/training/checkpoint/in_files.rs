@@ -50,7 +50,7 @@ impl Proposed<'_> {
         group.all_gather_v(&own, &mut sums, &counts)?;
         let read = opened.checked(sums).ok().filter(|stored| {
             let read = stored.read_rest(commit);
-            read.is_ok() && fits(self.manifest, commit).is_ok()
+            read.is_ok() && fits(self.manifest, commit, ports.fields).is_ok()
         });
         if !all(group, read.is_some())? {
             return Ok(None);

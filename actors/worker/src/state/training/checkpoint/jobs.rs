@@ -203,6 +203,7 @@ mod tests {
             generation: 1,
             step,
             world_size: 1,
+            fields: None,
         };
         let directory = PathBuf::from("checkpoints");
         SaveOrder { stamp: STAMP, rank: 0, directory, attempt, bytes_per_s: None }

@@ -46,6 +46,8 @@ pub(in crate::state::training) struct ResumePorts<'a> {
     pub(in crate::state::training) show: &'a dyn Fn(MovedBytes),
     /// Whether all members are on this host; the same on each of them.
     pub(in crate::state::training) is_one_host: bool,
+    /// The names of the state's fields, where its type is a struct.
+    pub(in crate::state::training) fields: Option<&'a [String]>,
 }
 
 /// A commit of a checkpoint.
@@ -199,7 +201,7 @@ impl Proposed<'_> {
         }
         let digest = xxh3_64(commit);
         let whole = self.manifest.check_digest(digest);
-        let fitting = whole.clone().and_then(|()| fits(self.manifest, commit));
+        let fitting = whole.clone().and_then(|()| fits(self.manifest, commit, ports.fields));
         if let Err(damage) = agree(group, root, fitting)? {
             return Ok(Err(damage));
         }
@@ -290,8 +292,18 @@ fn agree(
 /// Beginning of a commit's bytes: lengths of memory beside the state, and the sampler's ledger.
 type CommitHead = (Vec<u64>, SampleLedger);
 
-/// Checks that the commit has the ledger that its manifest names.
-pub(super) fn fits(manifest: &Manifest, commit: &[u8]) -> Result<(), Damage> {
+/// Checks that the commit has the ledger that its manifest names, and the fields of this program's state.
+pub(super) fn fits(
+    manifest: &Manifest,
+    commit: &[u8],
+    fields: Option<&[String]>,
+) -> Result<(), Damage> {
+    if let (Some(saved), Some(own)) = (&manifest.fields, fields)
+        && saved != own
+    {
+        let (saved, own) = (saved.join(", "), own.join(", "));
+        return Err(Damage::OtherState { saved, own });
+    }
     let wrong = |reason: &str| Damage::Manifest { reason: reason.to_owned() };
     let ((_lengths, ledger), _state) = postcard::take_from_bytes::<CommitHead>(commit)
         .map_err(|_| wrong("its commit does not begin with a sampler's ledger"))?;

@@ -156,6 +156,10 @@ impl<'a> LeadSearch<'a> {
                 return Err(CheckpointLoadError::Damaged { path: path.into(), damage });
             }
         }
+        if matches!(damage, Damage::OtherState { .. }) {
+            // The program has changed: an earlier checkpoint fits no better, and would lose steps.
+            return Err(CheckpointLoadError::Damaged { path: path.into(), damage });
+        }
         self.search.pass_over(step, damage);
         Ok(())
     }

@@ -83,7 +83,7 @@ fn resume_rank(
     let mut state = State::new(Blocks::empty());
     state.take_blocks();
     let (resumed, warn, pause, show) = (&resumed, &|_| {}, &|_| {}, &show);
-    let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host: true };
+    let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host: true, fields: None };
     // Not the first rank, so that shares lie on both sides of it.
     let plan = SyncPlan::FromRoot { root: u32::from(group.world_size() > 1) };
     let synced = sync(&mut state, &mut group, plan, Some(source), ports, GenerationId(1));

@@ -21,6 +21,8 @@ use tempfile::TempDir;
 
 use super::super::State;
 use super::super::checkpoint::ResumePorts;
+use super::super::error::Error;
+use super::super::fields::fields_of;
 use super::super::sync::{SyncError, sync};
 use super::syncing::{Weights, group_spec, weights};
 use crate::state::sampler::SampleLedger;
@@ -77,6 +79,11 @@ pub(super) fn ledger() -> Value {
 }
 
 pub(super) fn save(directory: &Path, step: u64, position: &Value) {
+    save_of(directory, step, position, None);
+}
+
+/// As [`save`], of a state with these fields.
+fn save_of(directory: &Path, step: u64, position: &Value, fields: Option<Vec<String>>) {
     let mut state = State::new(Weights { numbers: weights() });
     state.save().expect("it encodes");
     let bytes = state.whole_commit().expect("it is in memory").to_vec();
@@ -90,7 +97,8 @@ pub(super) fn save(directory: &Path, step: u64, position: &Value) {
     let tensors: Vec<CheckpointTensor> = (0..8).map(array).collect();
     let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position };
     let job = "9d1f".to_owned();
-    let attempt = SaveAttempt { job, name: None, term: 1, generation: 1, step, world_size: 2 };
+    let attempt =
+        SaveAttempt { job, name: None, term: 1, generation: 1, step, world_size: 2, fields };
     for rank in 0..2 {
         write_part(&LocalFiles, directory, &attempt, rank, &snapshot, &mut |_| Ok(()))
             .expect("it is written");
@@ -204,7 +212,9 @@ pub(super) fn resume_rank(
         warnings.borrow_mut().push(text);
     };
     let (resumed, warn, show) = (&resumed, &warn, &show);
-    let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host };
+    let fields = fields_of::<Weights>();
+    let fields = fields.as_deref();
+    let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host, fields };
     let plan = SyncPlan::FromRoot { root: 0 };
     let synced = sync(&mut state, &mut group, plan, Some(source), ports, GenerationId(1));
     let (is_right, step) = (state.numbers == weights(), state.step());
@@ -239,6 +249,21 @@ pub(super) fn files_of(directory: &Path, step: u64) -> Vec<PathBuf> {
         paths.filter(|path| path.extension().is_some_and(|it| it == "safetensors")).collect();
     files.sort();
     files
+}
+
+#[test]
+fn c_1_a_checkpoint_of_a_state_with_other_fields_is_refused_and_no_earlier_one_is_taken_for_it() {
+    let directory = checkpoints(&[5]);
+    save_of(directory.path(), 7, &ledger(), fields_of::<Weights>());
+    assert_eq!(notes_of(&resume(directory.path(), &[]), 7), Vec::<String>::new());
+    let other = ["rate", "numbers"].map(str::to_owned).to_vec();
+    save_of(directory.path(), 9, &ledger(), Some(other));
+    let ranks = resume(directory.path(), &[]);
+    assert!(ranks.iter().all(|rank| rank.synced.is_err() && !rank.is_right));
+    let Err(SyncError::Fatal(Error::Checkpoint(refused))) = &ranks[0].synced else {
+        panic!("the root says why")
+    };
+    assert!(refused.to_string().contains("has the fields rate, numbers"), "{refused}");
 }
 
 #[test]

@@ -105,7 +105,8 @@ impl Part {
             let show = |moved: MovedBytes| show(moved, &abort);
             let (files, resumed, show) = (&LocalFiles, &|_, _, _| {}, &show);
             let (warn, pause) = (&|_| {}, &|_| {});
-            let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host: true };
+            let ports =
+                ResumePorts { files, resumed, warn, pause, show, is_one_host: true, fields: None };
             sync(&mut state, &mut group, plan, None, ports, GenerationId(generation))
         };
         let syncs = self.generations.into_iter().map(sync).collect();
