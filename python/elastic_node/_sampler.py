@@ -192,8 +192,9 @@ class ElasticSampler(EpochOrder):
         collectives all the same.
 
         All that was given out counts as done with the next commit, also what is not trained yet. A `DataLoader` with
-        workers takes batches ahead, and if it has ``batches()`` as its `batch_sampler`, they are never trained after a
-        loss. Give it the sampler itself, as `sampler`, and call `record_batch`; or no workers (``num_workers=0``).
+        workers takes batches ahead, and if it has the `indices` of ``batches()`` as its `batch_sampler`, they are never
+        trained after a loss. Give it the sampler itself, as `sampler`, and call `record_batch`; or no workers
+        (``num_workers=0``).
 
         Raises:
             ValueError: `batch_size` is less than 1.
