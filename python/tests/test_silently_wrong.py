@@ -13,6 +13,7 @@ CASES = [
     "added_after_wrapping",
     "closures",
     "two_backward_passes",
+    "committed_between_steps",
     "zero_grad_under_way",
     "gradients_changed_under_way",
     "gradients_of_collectives",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
@@ -186,6 +187,7 @@ class Reducer:
         #: Backward passes that are left to each parameter before a step.
         self.left: Dict[torch.Tensor, int] = {}
         self.launched = 0
+        self.has_warned = False
         self.hooks: List[Any] = []
         self.agreement = order_agreement()
         in_groups = {parameter for group in groups for parameter in group}
@@ -202,6 +204,24 @@ class Reducer:
 
         # Operations that an aborted step launched do not count for the next step.
         _context.on_generation_end(ended)
+
+        def committed() -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer._warn_of_half_a_step()
+
+        _context.on_commit(committed)
+
+    def _warn_of_half_a_step(self) -> None:
+        """Warns, once, of a commit that leaves out gradients which wait for the next step."""
+        if self.passes > 1 and self.is_under_way and not self.has_warned:
+            self.has_warned = True
+            warnings.warn(
+                "a commit between two steps: the gradients of the backward passes since the last step are no part of it, and are missing "
+                "from the next step after a loss. Commit behind optimizer.step()",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _add(self, parameters: List[torch.Tensor], bucket_bytes: Optional[int]) -> None:
         reference = weakref.ref(self)

@@ -3,6 +3,7 @@ case."""
 
 import json
 import sys
+import warnings
 
 import torch
 
@@ -122,6 +123,23 @@ def two_backward_passes():
     for part in data.chunk(2):
         (model(part) ** 2).mean().backward()
     optimizer.step()
+    return drift(model)
+
+
+def committed_between_steps():
+    model, data = model_and_data()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(plain, backward_passes_per_step=2)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for part in data.chunk(2):
+            (model(part) ** 2).mean().backward()
+            state.commit()
+        optimizer.step()
+        state.commit()
+    texts = [str(warning.message) for warning in told if "a commit between two steps" in str(warning.message)]
+    assert len(texts) == 1 and "Commit behind optimizer.step()" in texts[0], told
     return drift(model)
 
 
