@@ -490,13 +490,16 @@ class ObjectState(State[Dict[str, Any]]):
         """Gives the attributes that a loaded checkpoint does not have rank 0's values, and saves them: the program may hold these
         objects, and trains with them."""
         # A rank that has kept its live state, in which the program has deleted one, comes to the same as those that took it over.
-        lacking = self._lacking.union(self._given.difference(self._public()))
+        lacks = self._lacking.union(self._given.difference(self._public()))
         self._lacking = frozenset()
+        from ._objects import allgather_object, broadcast_object
+
+        # One that was given on this rank alone is known to no other rank.
+        world = _context.world()
+        lacking = lacks.union(*allgather_object(sorted(lacks))) if world.size > 1 else lacks
         if not lacking:
             return
-        from ._objects import broadcast_object
-
-        is_root = _context.world().rank == 0
+        is_root = world.rank == 0
         own = {name: self._captured(name, self.__dict__[name]) for name in lacking if name in self.__dict__}
         header, buffers = self._encoded(own, _codec.encode)
         copied: Copied = broadcast_object((header, [bytes(buffer) for buffer in buffers]) if is_root else None)

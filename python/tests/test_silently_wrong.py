@@ -84,3 +84,11 @@ def test_gradients_by_shard_add_up_over_steps_in_a_world_of_any_size(job):
         ends += done.said()
     assert len(ends) == 6 and all(said == ends[0] for said in ends), ends
     assert ends[0]["sharded"] == pytest.approx(ends[0]["plain"], rel=1e-12)
+
+
+def test_an_attribute_that_rank_0_does_not_have_is_part_of_no_state(job):
+    done = job("given_on_one_rank.py", workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    for said in done.said():
+        assert all(names == ["of_rank_0", "step"] for names in said["seen"]), said
+    assert sorted(len(said["seen"]) for said in done.said()) == [1, 2], done.output
