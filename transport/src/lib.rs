@@ -27,7 +27,9 @@ pub use identity::job_secrets::{JobSecrets, StoredSecretsError};
 pub use identity::secret::{NoRandomness, TokenSecret};
 pub use identity::shared::SharedSecret;
 pub use identity::token::{Fingerprint, InvalidToken, JoinToken, TokenKind};
-pub use identity::token_file::{TOKEN_FILE, TokenFileError, read_token, write_token};
+pub use identity::token_file::{
+    TOKEN_FILE, TokenFileError, is_token_draft, read_token, write_token,
+};
 pub use passing_want::PassingWant;
 pub use peers::addresses::{DriverAddresses, FoundDrivers, each_once};
 pub use quic::connect_error::ConnectError;

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::failure::{CommandFailure, ResultExt as _};
-use crate::process::{EVENTS_FILE, is_locked, lines_of, open_log};
+use crate::process::{EVENTS_FILE, is_locked, lines_of, number_aside, open_log};
 
 /// Hint if a log does not have the beginning of its job.
 pub(super) const OLDER_LOGS: &str =
@@ -51,11 +51,9 @@ pub(crate) fn read_event_log<T>(
 /// The logs that were put aside and numbered, the oldest first: the highest number is the oldest.
 fn logs_aside(folder: &Path) -> Vec<File> {
     let Ok(found) = fs::read_dir(folder) else { return Vec::new() };
-    let number =
-        |name: &str| name.strip_prefix(EVENTS_FILE)?.strip_prefix('.')?.parse::<u32>().ok();
     let mut numbered: Vec<_> = found
         .flatten()
-        .filter_map(|entry| Some((number(entry.file_name().to_str()?)?, entry.path())))
+        .filter_map(|entry| Some((number_aside(entry.file_name().to_str()?)?, entry.path())))
         .collect();
     numbered.sort();
     numbered.iter().rev().filter_map(|(_, path)| open_log(path).ok()).collect()

@@ -17,6 +17,7 @@ use nix::libc::O_NONBLOCK;
 use serde::Serialize;
 
 use super::plain_file;
+use super::state_dir::EVENTS_FILE;
 
 /// Size limit in bytes (64 MiB): past it the log is renamed to `events.jsonl.1`, which replaces the previous one.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -42,6 +43,11 @@ pub(crate) fn open_log_to_go_on(path: &Path) -> io::Result<File> {
     let bytes = log.metadata()?.len();
     log.seek(SeekFrom::Start(bytes.saturating_sub(FILE_BYTES_MAX)))?;
     Ok(log)
+}
+
+/// The number of a log that was put aside, by the driver or by logrotate, from the name of its file: the higher the older.
+pub(crate) fn number_aside(name: &str) -> Option<u32> {
+    name.strip_prefix(EVENTS_FILE)?.strip_prefix('.')?.parse().ok()
 }
 
 /// The lines of a log, to its end or the first that the disk does not give. A damaged line is no reason to leave out

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -15,12 +16,17 @@ use serde::{Deserialize, Serialize};
 
 use super::plain_file;
 use super::state_dir::{JOURNAL_FILE, LOCK_FILE, state_root};
+use super::state_files::StateFiles;
 
-/// Most jobs that are remembered; past it the oldest that do not run are forgotten, with their default state folders.
+/// Most jobs that are remembered; past it the oldest that do not run are forgotten, with their default state folders where
+/// these hold nothing but what a driver has written.
 const JOBS_MAX: usize = 100;
 
 /// Largest file of a job that is read, in bytes (4 MiB).
 const ENTRY_BYTES_MAX: u64 = 4 << 20;
+
+/// The flag that names a state directory, and its variable.
+const STATE_DIR_FLAG: (&str, &str) = ("--state-dir", "ELASTIC_STATE_DIR");
 
 /// Name of the folder of the entries.
 const JOBS_FOLDER: &str = "jobs";
@@ -112,6 +118,18 @@ impl JobEntry {
         }
     }
 
+    /// Whether the state directory is the one that the driver's address has below this root, and nobody has chosen it.
+    fn has_default_state_dir(&self, root: &Path) -> bool {
+        let (flag, variable) = STATE_DIR_FLAG;
+        let names = |word: &String| {
+            word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        };
+        let is_chosen = self.variables.contains_key(variable) || self.flags.iter().any(names);
+        let name = self.state_dir.file_name().and_then(|name| name.to_str());
+        let is_address = name.is_some_and(|name| name.parse::<SocketAddr>().is_ok());
+        !is_chosen && is_address && self.state_dir.parent() == Some(root)
+    }
+
     fn has_process(&self) -> bool {
         Path::new(&format!("/proc/{}", self.pid)).exists()
     }
@@ -121,6 +139,17 @@ impl JobEntry {
 pub(crate) fn is_locked(state_dir: &Path) -> bool {
     let Ok(lock) = File::open(state_dir.join(LOCK_FILE)) else { return false };
     matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+/// The state directory of a job that was forgotten.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum ForgottenFiles {
+    /// It is not there any more.
+    Removed,
+    /// It is there with these names alone: no driver has written them.
+    Foreign(Vec<String>),
+    /// It is there as it was.
+    Kept,
 }
 
 /// The folder of the entries.
@@ -169,20 +198,34 @@ impl JobRegistry {
         self.write(&entry)
     }
 
-    /// Forgets a job that does not run, and removes its state directory if nobody chose that, no other job uses it, and
-    /// it has no journal: with one the job can still go on. Returns the directory if it is kept.
-    pub(crate) fn forget(&self, entry: &JobEntry) -> io::Result<Option<PathBuf>> {
+    /// Forgets a job that does not run, and removes what its driver has written into the state directory if that is to go
+    /// with it. Everything else in the directory stays.
+    pub(crate) fn forget(&self, entry: &JobEntry) -> io::Result<ForgottenFiles> {
+        let folder = &entry.state_dir;
+        let mut jobs = self.jobs();
+        jobs.retain(|other| other.job != entry.job);
+        let files = if self.goes_with(entry, &jobs) {
+            let files = StateFiles::of(folder)?;
+            files.remove(folder)?;
+            match files.foreign() {
+                [] => ForgottenFiles::Removed,
+                names => ForgottenFiles::Foreign(names.to_vec()),
+            }
+        } else if folder.exists() {
+            ForgottenFiles::Kept
+        } else {
+            ForgottenFiles::Removed
+        };
         fs::remove_file(self.path(&entry.job))?;
-        let folder = entry.state_dir.clone();
-        let is_default = folder.parent() == Some(&self.root);
-        let is_used = self.jobs().iter().any(|other| other.state_dir == folder);
-        if !is_default || is_used || folder.join(JOURNAL_FILE).exists() {
-            return Ok(folder.exists().then_some(folder));
-        }
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(None),
-        }
+        Ok(files)
+    }
+
+    /// Whether a job's state directory goes with its entry: nobody chose it, no other job and no driver uses it, and it has no
+    /// journal, with which the job can still go on.
+    fn goes_with(&self, entry: &JobEntry, others: &[JobEntry]) -> bool {
+        let folder = &entry.state_dir;
+        let is_used = others.iter().any(|other| other.state_dir == *folder) || is_locked(folder);
+        entry.has_default_state_dir(&self.root) && !is_used && !folder.join(JOURNAL_FILE).exists()
     }
 
     fn folder(&self) -> PathBuf {
@@ -205,17 +248,20 @@ impl JobRegistry {
         fs::rename(draft, path)
     }
 
-    /// Forgets the oldest entries beyond the bound. Other drivers may do so at the same time: a missing file is no error.
+    /// Forgets the oldest entries beyond the bound. Nobody asked for it: a state directory with anything in it that no driver
+    /// has written stays as it is. Other drivers may do so at the same time: a missing file is no error.
     fn forget_oldest(&self) {
         let jobs = self.jobs();
         let (kept, beyond) = jobs.split_at(jobs.len().min(JOBS_MAX));
         for entry in beyond.iter().filter(|entry| entry.condition() != JobCondition::Running) {
             let _ = fs::remove_file(self.path(&entry.job));
-            let is_default = entry.state_dir.parent() == Some(&self.root);
-            let is_used = kept.iter().any(|other| other.state_dir == entry.state_dir);
-            // With a journal the job can still go on.
-            if is_default && !is_used && !entry.state_dir.join(JOURNAL_FILE).exists() {
-                let _ = fs::remove_dir_all(&entry.state_dir);
+            if !self.goes_with(entry, kept) {
+                continue;
+            }
+            if let Ok(files) = StateFiles::of(&entry.state_dir)
+                && files.foreign().is_empty()
+            {
+                let _ = files.remove(&entry.state_dir);
             }
         }
     }
@@ -240,6 +286,7 @@ mod tests {
     use elastic_protocol::GenerationId;
 
     use super::*;
+    use crate::process::EVENTS_FILE;
 
     fn entry(root: &Path, number: usize) -> JobEntry {
         let state_dir = root.join(format!("127.0.0.1:{number}"));
@@ -318,5 +365,65 @@ mod tests {
         assert_eq!((jobs.len(), jobs[0].job.as_str()), (JOBS_MAX, "job-0102"));
         let is_there = |number: usize| root.path().join(format!("127.0.0.1:{number}")).exists();
         assert_eq!([0, 1, 2, 3].map(is_there), [false, true, false, true], "1 has a journal");
+    }
+
+    #[test]
+    fn what_a_user_keeps_in_a_default_state_folder_stays_when_its_job_is_forgotten_unasked() {
+        let root = tempfile::tempdir().expect("a folder");
+        let registry = JobRegistry { root: root.path().to_owned() };
+        let oldest = entry(root.path(), 0);
+        for name in [EVENTS_FILE, LOCK_FILE, "model.pt"] {
+            fs::write(oldest.state_dir.join(name), "text").expect("written");
+        }
+        fs::create_dir(oldest.state_dir.join("checkpoints")).expect("made");
+        registry.begin(oldest.clone()).expect("written");
+        for number in 1..=JOBS_MAX {
+            registry.begin(entry(root.path(), number)).expect("written");
+        }
+        assert!(!registry.jobs().iter().any(|job| job.job == oldest.job), "it is forgotten");
+        for name in [EVENTS_FILE, LOCK_FILE, "model.pt", "checkpoints"] {
+            assert!(oldest.state_dir.join(name).exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_job_is_forgotten_with_what_its_driver_has_written_and_nothing_else() {
+        let root = tempfile::tempdir().expect("a folder");
+        let registry = JobRegistry { root: root.path().to_owned() };
+        let begun = |number: usize, change: &dyn Fn(&mut JobEntry)| {
+            let mut entry = entry(root.path(), number);
+            change(&mut entry);
+            fs::create_dir_all(&entry.state_dir).expect("made");
+            fs::write(entry.state_dir.join(EVENTS_FILE), "lines").expect("written");
+            registry.begin(entry.clone()).expect("written");
+            entry
+        };
+        let plain = begun(1, &|_| {});
+        assert_eq!(registry.forget(&plain).expect("forgotten"), ForgottenFiles::Removed);
+        assert!(!plain.state_dir.exists() && registry.jobs().is_empty());
+
+        let with_checkpoints = begun(2, &|_| {});
+        fs::create_dir(with_checkpoints.state_dir.join("checkpoints")).expect("made");
+        let left = registry.forget(&with_checkpoints).expect("forgotten");
+        assert_eq!(left, ForgottenFiles::Foreign(vec!["checkpoints".to_owned()]));
+        assert!(with_checkpoints.state_dir.join("checkpoints").exists());
+        assert!(!with_checkpoints.state_dir.join(EVENTS_FILE).exists());
+
+        let named = |entry: &mut JobEntry| entry.state_dir = root.path().join("mine");
+        let flag = |entry: &mut JobEntry| entry.flags = vec!["--state-dir=x".to_owned()];
+        let variable = |entry: &mut JobEntry| {
+            entry.variables.insert(STATE_DIR_FLAG.1.to_owned(), "x".to_owned());
+        };
+        let chosen: [&dyn Fn(&mut JobEntry); 3] = [&named, &flag, &variable];
+        for (number, choose) in (3..).zip(chosen) {
+            let chosen = begun(number, choose);
+            assert_eq!(registry.forget(&chosen).expect("forgotten"), ForgottenFiles::Kept);
+            assert!(chosen.state_dir.join(EVENTS_FILE).exists(), "{chosen:?}");
+        }
+
+        let held = begun(6, &|_| {});
+        let lock = File::create(held.state_dir.join(LOCK_FILE)).expect("made");
+        lock.lock().expect("free");
+        assert_eq!(registry.forget(&held).expect("forgotten"), ForgottenFiles::Kept);
     }
 }

@@ -28,6 +28,7 @@ mod signals;
 mod socket_query;
 mod socket_table;
 mod state_dir;
+mod state_files;
 mod status_client;
 mod step_rate;
 mod store_access;
@@ -42,8 +43,10 @@ pub(crate) use driver::run_driver;
 pub(crate) use driver_reach::{
     UdpAnswer, addresses_of, advice, is_answered_at, probe, route_to, short_packets_towards,
 };
-pub(crate) use event_log::{lines_of, open_log, open_log_to_go_on};
-pub(crate) use job_registry::{JobCondition, JobEnd, JobEntry, JobRegistry, entry_time, is_locked};
+pub(crate) use event_log::{lines_of, number_aside, open_log, open_log_to_go_on};
+pub(crate) use job_registry::{
+    ForgottenFiles, JobCondition, JobEnd, JobEntry, JobRegistry, entry_time, is_locked,
+};
 pub(crate) use leash::read_token as read_token_from_launcher;
 pub(crate) use network::{check_interface, interface_of, ip_of};
 pub(crate) use node::{read_secret_file, run_node};

@@ -180,14 +180,23 @@ fn segments(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let is_segment = path.extension().is_some_and(|extension| extension == "jsonl");
-        let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-        if let Some(number) = number.filter(|_| is_segment) {
+        if let Some(number) = segment_number(&path) {
             found.push((number, path));
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// The number of a segment, if a file's name is that of one.
+fn segment_number(path: &Path) -> Option<u64> {
+    path.extension().filter(|extension| *extension == "jsonl")?;
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+/// Whether a file of the recording's folder is part of a recording, by its name.
+pub(super) fn is_segment(path: &Path) -> bool {
+    segment_number(path).is_some()
 }
 
 /// Reads the recording of a state directory, or a file that `replay --export` wrote.

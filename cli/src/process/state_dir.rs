@@ -19,6 +19,8 @@ use crate::command_line::{CommandFailure, ResultExt};
 
 /// Name of the file with the driver's real address.
 pub(crate) const ADDRESS_FILE: &str = "address";
+/// Name of the file in which the address is written before it is put in place.
+pub(crate) const ADDRESS_DRAFT_FILE: &str = "address.draft";
 /// Name of the event log.
 pub(crate) const EVENTS_FILE: &str = "events.jsonl";
 /// Name of the journal.
@@ -108,9 +110,14 @@ impl DriverStateDir {
 
     /// Refuses folders in the places of the files that the driver of a new job writes here: no file takes such a place.
     pub(crate) fn refuse_folders(&self) -> Result<(), CommandFailure> {
-        let draft = format!("{ADDRESS_FILE}.draft");
-        let files =
-            [TOKEN_FILE, ADDRESS_FILE, &draft, EVENTS_FILE, JOURNAL_FILE, JOURNAL_DRAFT_FILE];
+        let files = [
+            TOKEN_FILE,
+            ADDRESS_FILE,
+            ADDRESS_DRAFT_FILE,
+            EVENTS_FILE,
+            JOURNAL_FILE,
+            JOURNAL_DRAFT_FILE,
+        ];
         let paths = files.map(|name| self.path.join(name));
         let Some(folder) = paths.iter().find(|path| path.is_dir()) else { return Ok(()) };
         let message =
@@ -311,7 +318,7 @@ fn write_published(
     address: SocketAddr,
 ) -> Result<PathBuf, CommandFailure> {
     let token_path = write_token(path, token).failed("the token cannot be stored")?;
-    let draft = path.join(format!("{ADDRESS_FILE}.draft"));
+    let draft = path.join(ADDRESS_DRAFT_FILE);
     fs::write(&draft, format!("{address}\n"))
         .and_then(|()| fs::rename(&draft, path.join(ADDRESS_FILE)))
         .failed("the driver's address cannot be stored")?;

@@ -10,6 +10,9 @@ use crate::identity::token::{InvalidToken, JoinToken};
 /// Name of the file within the state directory.
 pub const TOKEN_FILE: &str = "token";
 
+/// The end of the name of a token that is being written.
+const DRAFT_SUFFIX: &str = ".draft";
+
 /// Reason for which the token file could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
@@ -78,6 +81,13 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Token
     move |source| TokenFileError::Io { doing, path, source }
 }
 
+/// Whether a file of this name is one that [`write_token`] puts in the token's place, and that a crash may leave.
+pub fn is_token_draft(name: &str) -> bool {
+    let process = name.strip_prefix(TOKEN_FILE).and_then(|rest| rest.strip_prefix('.'));
+    let process = process.and_then(|rest| rest.strip_suffix(DRAFT_SUFFIX));
+    process.is_some_and(|process| process.parse::<u32>().is_ok())
+}
+
 /// Writes `<state_dir>/token` with mode 0600 and gives its path. A reader sees either the old token or the new
 /// one, never a part.
 ///
@@ -85,7 +95,7 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Token
 /// [`TokenFileError::Io`].
 pub fn write_token(state_dir: &Path, token: &JoinToken) -> Result<PathBuf, TokenFileError> {
     let path = state_dir.join(TOKEN_FILE);
-    let draft = state_dir.join(format!("{TOKEN_FILE}.{}.draft", std::process::id()));
+    let draft = state_dir.join(format!("{TOKEN_FILE}.{}{DRAFT_SUFFIX}", std::process::id()));
     let written = write_draft(&draft, token).and_then(|()| {
         fs::rename(&draft, &path).map_err(io_error("could not put in place", &path))
     });
