@@ -22,7 +22,8 @@ mod worker_names;
 pub use self::explain::{ExplainRequest, Explanation, NothingToExplain, explain, explain_resets};
 pub use self::ledger::{BucketTotals, GoodputLedger, ResetAccount, TimeBucket, TotalsTimeline};
 pub use self::log::{
-    GoodputSign, LoggedEntry, LoggedJob, LoggedLine, MissingBefore, since_1970, wall_clock_at,
+    GoodputSign, JobLines, LoggedEntry, LoggedJob, LoggedLine, MissingBefore, since_1970,
+    wall_clock_at,
 };
 pub use self::metrics::{
     EventTally, JobSnapshot, OPEN_METRICS_TYPE, PLAIN_TEXT_TYPE, open_metrics, plain_text,

@@ -125,6 +125,41 @@ impl LoggedLine {
     }
 }
 
+/// The job that a line names: a driver begins to write there, or the log goes on in a further file.
+pub(crate) fn job_named_by(line: &str) -> Option<String> {
+    // Other lines need not be parsed.
+    if !["driver_started", "log_continued"].iter().any(|kind| line.contains(kind)) {
+        return None;
+    }
+    match LoggedLine::read(line).ok()?.entry {
+        LoggedEntry::DriverStarted { job, .. } | LoggedEntry::LogContinued { job, .. } => Some(job),
+        LoggedEntry::Event(_) | LoggedEntry::Goodput(_) | LoggedEntry::Sign => None,
+    }
+}
+
+/// The lines of one job among those of a log, which has the jobs of its state directory one after the other. They begin
+/// with one that names the job, and end before the next that names another.
+#[derive(Clone, Debug)]
+pub struct JobLines {
+    job: String,
+    is_own: bool,
+}
+
+impl JobLines {
+    /// The lines of the job with this id.
+    pub fn new(job: String) -> Self {
+        Self { job, is_own: false }
+    }
+
+    /// Whether the next line of the log is one of the job.
+    pub fn handle_line(&mut self, line: &str) -> bool {
+        if let Some(named) = job_named_by(line) {
+            self.is_own = named == self.job;
+        }
+        self.is_own
+    }
+}
+
 /// The missing part of a log, as the end of a sentence.
 pub(crate) fn after(missing: Option<MissingBefore>) -> String {
     missing.map(|missing| format!("; {missing}")).unwrap_or_default()
@@ -290,6 +325,31 @@ mod tests {
         assert_eq!(missing(&[successor(5), continued(6)]), Some(says.clone()), "D-1");
         assert_eq!(missing(&[started(1, "x"), continued(5)]), Some(says), "another job");
         assert_eq!(missing(&[continued(5), started(6, "x")]), None, "a job that began later");
+    }
+
+    #[test]
+    fn the_lines_of_a_job_are_found_by_its_id_among_those_of_others() {
+        let continued = |second| line(second, r#""kind":"log_continued","job":"j""#);
+        let log = [
+            listed(0),
+            started(1, "x"),
+            listed(2),
+            started(3, "j"),
+            listed(4),
+            "half a li".to_owned(),
+            continued(5),
+            listed(6),
+            started(7, "y"),
+            line(8, r#""kind":"warning","message":"driver_started by j""#),
+            started(9, "j"),
+        ];
+        let of = |job: &str| -> Vec<usize> {
+            let mut lines = JobLines::new(job.to_owned());
+            (0..log.len()).filter(|at| lines.handle_line(&log[*at])).collect()
+        };
+        assert_eq!(of("x"), [1, 2]);
+        assert_eq!(of("j"), [3, 4, 5, 6, 7, 10]);
+        assert_eq!(of("z"), [0; 0]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `explain`: the reason for the end of a generation, or for the job's wait, from the event log of a state directory.
 //! Called by `main`.
 
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
@@ -11,7 +10,7 @@ use elastic_runtime::system;
 
 use super::event_log::{OLDER_LOGS, read_event_log};
 use super::failure::{CommandFailure, ResultExt};
-use super::find_job::{StateDirFlags, find_job};
+use super::find_job::{JobLog, StateDirFlags};
 use super::printable::printable;
 use super::stdout::{print_line, print_text};
 use super::values::{address, hosts_and_ports};
@@ -60,12 +59,12 @@ impl FromStr for AskedQuestion {
 
 /// Explains, and prints the explanation.
 pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailure> {
-    let folder = state_dir(flags)?;
-    let record = read_event_log(&folder, "explain last", |lines| LoggedJob::of_lines(lines))?;
+    let log = job_log(flags)?;
+    let record = read_event_log(&log, "explain last", |lines| LoggedJob::of_lines(lines))?;
     // The driver itself knows best what it waits for, if it still runs.
     let status = match flags.question.0 {
         ExplainRequest::Now => {
-            system::run(ask_driver(&folder)).failed("the system refuses a client")?
+            system::run(ask_driver(&log)).failed("the system refuses a client")?
         }
         _ => None,
     };
@@ -83,28 +82,27 @@ pub(crate) fn print_explanation(flags: &ExplainFlags) -> Result<(), CommandFailu
     print_text(&with_short_names(&printable(&explanation.to_string())))
 }
 
-fn state_dir(flags: &ExplainFlags) -> Result<PathBuf, CommandFailure> {
-    if let Some(folder) = flags.folder.given() {
-        return Ok(folder.to_owned());
-    }
-    let Some(driver) = &flags.driver else {
-        return Ok(find_job(flags.job.as_deref())?.state_dir);
+fn job_log(flags: &ExplainFlags) -> Result<JobLog, CommandFailure> {
+    let given = flags.folder.given();
+    let Some(driver) = flags.driver.as_ref().filter(|_| given.is_none()) else {
+        return JobLog::find(given, flags.job.as_deref());
     };
     let hint = "give the driver's state directory: elastic-node explain last STATE_DIR";
     let driver = hosts_and_ports(driver)
         .and_then(|driver| address(driver.split(',').next().unwrap_or_default()))
         .map_err(|reason| CommandFailure::usage(format!("--driver: {reason}")).hint(hint))?;
-    default_state_dir(driver).ok_or_else(|| {
+    let folder = default_state_dir(driver).ok_or_else(|| {
         CommandFailure::usage("this user has no folder for state directories").hint(hint)
-    })
+    })?;
+    Ok(JobLog::of_last(&folder))
 }
 
-/// The status of the driver that uses a state directory; none if it does not answer.
-pub(super) async fn ask_driver(folder: &Path) -> Option<StatusReport> {
-    let address = address_on_this_machine(folder)?.to_string();
-    let token = TokenSource::new(&address, None, None, Some(folder)).ok()?;
+/// The status of a job, by the driver that uses its state directory; none if that does not answer, or is another job's.
+pub(super) async fn ask_driver(log: &JobLog) -> Option<StatusReport> {
+    let address = address_on_this_machine(&log.folder)?.to_string();
+    let token = TokenSource::new(&address, None, None, Some(&log.folder)).ok()?;
     let client = StatusClient::connect(&address, &token).await.ok()?;
     let status = client.ask().await.ok();
     client.close().await;
-    status
+    status.filter(|status| log.is_of(&status.job.to_string()))
 }

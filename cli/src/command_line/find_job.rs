@@ -44,14 +44,37 @@ pub(super) fn find_job(id: Option<&str>) -> Result<JobEntry, CommandFailure> {
     choose(known_jobs(), id, &JobEntry::condition)
 }
 
-/// The given state directory, else that of the selected job.
-pub(super) fn state_dir_of(
-    given: Option<&Path>,
-    id: Option<&str>,
-) -> Result<PathBuf, CommandFailure> {
-    match given {
-        Some(folder) => Ok(folder.to_owned()),
-        None => Ok(find_job(id)?.state_dir),
+/// The event log of a job.
+#[derive(Clone, Debug)]
+pub(super) struct JobLog {
+    /// The state directory that it is in.
+    pub(super) folder: PathBuf,
+    /// The job's id, since other jobs may have used the directory; none: the last job of the log.
+    pub(super) job: Option<String>,
+}
+
+impl JobLog {
+    /// That of the last job of a state directory.
+    pub(super) fn of_last(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), job: None }
+    }
+
+    /// That of a job of the list.
+    pub(super) fn of_entry(entry: &JobEntry) -> Self {
+        Self { folder: entry.state_dir.clone(), job: Some(entry.job.clone()) }
+    }
+
+    /// That of the given state directory, else of the selected job.
+    pub(super) fn find(given: Option<&Path>, id: Option<&str>) -> Result<Self, CommandFailure> {
+        match given {
+            Some(folder) => Ok(Self::of_last(folder)),
+            None => Ok(Self::of_entry(&find_job(id)?)),
+        }
+    }
+
+    /// Whether the log may be of this job.
+    pub(super) fn is_of(&self, job: &str) -> bool {
+        self.job.as_deref().is_none_or(|ours| ours == job)
     }
 }
 

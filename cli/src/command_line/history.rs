@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::event_log::read_event_log;
 use super::failure::CommandFailure;
-use super::find_job::{short_id, state_dir_of};
+use super::find_job::{JobLog, short_id};
 use super::printable::printable;
 use super::stdout::{print_line, print_text};
 use super::tables::{lines_of, plain_table};
@@ -31,17 +31,19 @@ pub(crate) struct HistoryFlags {
 
 /// Prints the resets, the oldest first.
 pub(crate) fn print_history(flags: &HistoryFlags) -> Result<(), CommandFailure> {
-    let folder = state_dir_of(flags.state_dir.as_deref(), flags.job.as_deref())?;
-    let job = read_event_log(&folder, "history --state-dir", |lines| LoggedJob::of_lines(lines))?;
+    let log = JobLog::find(flags.state_dir.as_deref(), flags.job.as_deref())?;
+    let job = read_event_log(&log, "history --state-dir", |lines| LoggedJob::of_lines(lines))?;
     if flags.json {
-        let resets: Vec<Value> = job.ledger.resets().map(as_json).collect();
+        let resets: Vec<Value> =
+            job.ledger.resets().map(|reset| as_json(&job.job, reset)).collect();
         return print_line(&Value::from(resets).to_string());
     }
     print_text(&with_short_names(&printable(&describe(&job))))
 }
 
-fn as_json(reset: &ResetAccount) -> Value {
+fn as_json(job: &str, reset: &ResetAccount) -> Value {
     json!({
+        "job": job,
         "from": reset.from,
         "to": reset.to,
         "at": rfc_3339(reset),

@@ -9,7 +9,7 @@ use elastic_transport::TOKEN_FILE;
 
 use super::event_log::read_event_log;
 use super::failure::CommandFailure;
-use super::find_job::find_job;
+use super::find_job::{JobLog, find_job};
 use super::values::hosts_and_ports;
 use crate::process::{
     JobCondition, JobEnd, JobEntry, TokenSource, address_on_this_machine, entry_time, is_locked,
@@ -64,8 +64,10 @@ impl EndedJob {
             return None;
         }
         let LoggedJob { job, result, last_at, .. } =
-            read_event_log(folder, "status --state-dir", |lines| LoggedJob::of_lines(lines))
-                .ok()?;
+            read_event_log(&JobLog::of_last(folder), "status --state-dir", |lines| {
+                LoggedJob::of_lines(lines)
+            })
+            .ok()?;
         let end = JobEnd { at: entry_time(wall_clock_at(last_at)), result: result?, status: None };
         // The list has the last status, too.
         Some(Self::listed(&job).unwrap_or_else(|| Box::new(Self { job, end })))

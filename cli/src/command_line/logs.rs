@@ -15,7 +15,7 @@ use elastic_protocol::{GenerationId, HostName, WorkerId};
 
 use super::event_log::{OLDER_LOGS, read_event_log};
 use super::failure::{CommandFailure, ResultExt as _};
-use super::find_job::{StateDirFlags, state_dir_of};
+use super::find_job::{JobLog, StateDirFlags};
 use super::printable::printable;
 use super::stdout::{print_output, shows_escapes};
 use crate::process::{EVENTS_FILE, file_of};
@@ -71,11 +71,11 @@ pub(crate) fn print_logs(flags: &LogsFlags) -> Result<(), CommandFailure> {
         .map(HostName::new)
         .transpose()
         .map_err(|error| CommandFailure::usage(format!("--host: {error}")).hint(WHERE_SHOWN))?;
-    let folder = state_dir_of(flags.folder.given(), flags.job.as_deref())?;
+    let log = JobLog::find(flags.folder.given(), flags.job.as_deref())?;
     let request = OutputRequest { rank: flags.rank, host };
     let wanted = flags.generation.map(GenerationId);
-    let read = || read_event_log(&folder, "logs", |lines| WorkerOutputs::of_lines(lines, wanted));
-    let seen = || fs::metadata(folder.join(EVENTS_FILE)).map(|it| (number(&it), it.len())).ok();
+    let read = || read_event_log(&log, "logs", |lines| WorkerOutputs::of_lines(lines, wanted));
+    let seen = || fs::metadata(log.folder.join(EVENTS_FILE)).map(|it| (number(&it), it.len())).ok();
     let (mut seen_read, mut outputs) = (seen(), read()?);
     let mut shown = ShownFiles::new(flags.follow);
     loop {
@@ -103,7 +103,7 @@ pub(crate) fn print_logs(flags: &LogsFlags) -> Result<(), CommandFailure> {
             match read() {
                 Ok(read) => outputs = read,
                 // The log was moved away or emptied: the driver goes on with its next line.
-                Err(_) if folder.is_dir() => {}
+                Err(_) if log.folder.is_dir() => {}
                 Err(error) => return Err(error),
             }
         }

@@ -1,5 +1,5 @@
 //! `timeline`: a job's whole life as a trace, from the event log of a state directory. Called by `main`. The log is read
-//! twice, first for its last job, and the trace written as it is made: neither is ever in memory as a whole.
+//! twice, first for the id of its job, and the trace written as it is made: neither is ever in memory as a whole.
 
 use std::io::{self, BufWriter, Write as _};
 
@@ -8,7 +8,7 @@ use elastic_observe::JobTimeline;
 
 use super::event_log::read_event_log;
 use super::failure::CommandFailure;
-use super::find_job::{StateDirFlags, state_dir_of};
+use super::find_job::{JobLog, StateDirFlags};
 use super::stdout::written;
 
 /// Flags of `timeline`.
@@ -25,13 +25,13 @@ pub(crate) struct TimelineFlags {
 
 /// Prints the trace: JSON that ui.perfetto.dev opens.
 pub(crate) fn print_timeline(flags: &TimelineFlags) -> Result<(), CommandFailure> {
-    let folder = state_dir_of(flags.folder.given(), flags.job.as_deref())?;
-    let job = read_event_log(&folder, "timeline", |lines| JobTimeline::last_job(lines))?;
+    let log = JobLog::find(flags.folder.given(), flags.job.as_deref())?;
+    let job = read_event_log(&log, "timeline", |lines| JobTimeline::last_job(lines))?;
     let print = |lines: &mut dyn Iterator<Item = String>| {
         let mut stdout = BufWriter::new(io::stdout().lock());
         Some(write_trace(&mut stdout, job, lines).and_then(|()| stdout.flush()))
     };
-    written(read_event_log(&folder, "timeline", print)?)
+    written(read_event_log(&log, "timeline", print)?)
 }
 
 /// Writes the trace of a job, one entry a line.

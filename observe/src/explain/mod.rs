@@ -32,6 +32,9 @@ pub enum ExplainRequest {
 /// An explanation: an object for programs, sentences for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
+    /// The job's id; absent on the job's page, which is of one job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
     /// The generation that ended, or the current one.
     pub generation: u64,
     /// The event or the present activity, in one sentence.
@@ -106,7 +109,7 @@ pub fn explain(
     question: ExplainRequest,
 ) -> Result<Explanation, NothingToExplain> {
     let last = || record.ledger.resets().next_back().map(of_reset);
-    match question {
+    let explained = match question {
         ExplainRequest::Now => Ok(present::of_present(record, status)),
         ExplainRequest::Last => {
             let failed =
@@ -128,7 +131,8 @@ pub fn explain(
                 },
             )
         }
-    }
+    };
+    explained.map(|explained| Explanation { job: Some(record.job.clone()), ..explained })
 }
 
 /// Explains the last resets of a job, at most `most`, the oldest first.
@@ -155,6 +159,7 @@ fn known_generations(record: &LoggedJob) -> String {
 fn of_reset(account: &ResetAccount) -> Explanation {
     let (worker, host) = who(&account.cause);
     Explanation {
+        job: None,
         generation: account.from.0,
         cause: account.cause.to_string(),
         worker: worker.map(ToString::to_string),
@@ -269,6 +274,7 @@ fn of_end(record: &LoggedJob, result: &JobResult) -> Explanation {
     }
     let totals = record.ledger.totals(record.last_at);
     Explanation {
+        job: None,
         generation: result.generation.0,
         cause: result.reason.clone(),
         worker,

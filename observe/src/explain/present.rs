@@ -58,6 +58,7 @@ pub(super) fn of_present(record: &LoggedJob, status: Option<&StatusReport>) -> E
         .find(|(bucket, _)| !matches!(bucket, TimeBucket::Training | TimeBucket::Spare))
         .and_then(|(_, slots)| slots.first());
     Explanation {
+        job: None,
         generation,
         cause,
         worker: None,

@@ -24,7 +24,7 @@ use self::counters::JobCounters;
 use self::lives::WorkerLives;
 use self::tracks::{Track, Tracks};
 use crate::explain::who;
-use crate::log::{LoggedEntry, LoggedLine};
+use crate::log::{LoggedEntry, LoggedLine, job_named_by};
 use crate::words::describe_event;
 use crate::worker_names::with_short_names;
 
@@ -67,18 +67,7 @@ struct RunningGeneration {
 impl JobTimeline {
     /// The id of the last job of a log; none if the log names none.
     pub fn last_job(lines: impl IntoIterator<Item = String>) -> Option<String> {
-        let started = |line: String| match LoggedLine::read(&line).ok()?.entry {
-            LoggedEntry::DriverStarted { job, .. } | LoggedEntry::LogContinued { job, .. } => {
-                Some(job)
-            }
-            _ => None,
-        };
-        // Other lines need not be parsed.
-        let names = |line: &String| {
-            ["driver_started", "log_continued"].iter().any(|kind| line.contains(kind))
-        };
-        let named = lines.into_iter().filter(names);
-        named.filter_map(started).last()
+        lines.into_iter().filter_map(|line| job_named_by(&line)).last()
     }
 
     /// The trace of this job, without entries. Lines of other jobs and those that cannot be read will be left out.

@@ -55,6 +55,20 @@ pub(crate) struct RecordingHead<State = Value> {
     core: CoreStart<State>,
 }
 
+/// The job of a segment, by its first line; none if that is no head.
+pub fn job_of_segment(segment: &str) -> Option<JobId> {
+    #[derive(Deserialize)]
+    struct NamedJob {
+        job: JobId,
+    }
+    #[derive(Deserialize)]
+    struct NamedHead {
+        head: NamedJob,
+    }
+    let first = segment.lines().next()?;
+    serde_json::from_str::<NamedHead>(first).ok().map(|named| named.head.job)
+}
+
 /// The core at the beginning of a segment.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

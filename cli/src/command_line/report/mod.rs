@@ -25,7 +25,7 @@ use self::gather::gather;
 pub(super) use self::mask::masked_command;
 use self::redact::NameRedactor;
 use super::failure::CommandFailure;
-use super::find_job::{find_job, known_jobs};
+use super::find_job::{JobLog, find_job, known_jobs};
 use super::logging::say;
 use super::printable::printable;
 use super::stdout::print_line;
@@ -58,8 +58,8 @@ pub(crate) struct ReportFlags {
 /// Lists the bundle's content on stderr, and writes the bundle.
 pub(crate) fn run_report(flags: &ReportFlags) -> Result<(), CommandFailure> {
     check_target(&flags.output)?;
-    let (folder, entry) = job_of(flags)?;
-    let mut bundle = gather(&folder, entry.as_ref())?;
+    let (log, entry) = job_of(flags)?;
+    let mut bundle = gather(&log, entry.as_ref())?;
     if flags.redact {
         bundle.redact(names_known(entry.as_ref()), &messages_known());
     }
@@ -72,16 +72,19 @@ pub(crate) fn run_report(flags: &ReportFlags) -> Result<(), CommandFailure> {
     if flags.json {
         let mut manifest = bundle.manifest();
         manifest["bundle"] = path.into();
+        if let Some(entry) = entry.filter(|_| !flags.redact) {
+            manifest["job"] = entry.job.into();
+        }
         manifest["bytes"] = bytes.len().into();
         print_line(&manifest.to_string())?;
     }
     Ok(())
 }
 
-/// The selected state directory, and the job's entry in the list of this user's jobs, if it has one.
-fn job_of(flags: &ReportFlags) -> Result<(PathBuf, Option<JobEntry>), CommandFailure> {
+/// The log of the selected job, and the job's entry in the list of this user's jobs, if it has one.
+fn job_of(flags: &ReportFlags) -> Result<(JobLog, Option<JobEntry>), CommandFailure> {
     let id = match (&flags.target, &flags.job) {
-        (Some(target), _) if target.is_dir() => return Ok(state_dir(target)?),
+        (Some(target), _) if target.is_dir() => return Ok(last_job_of(target)?),
         (Some(target), _) if target.components().count() > 1 => {
             return Err(ReportError::NoStateDir { path: target.clone() }.into());
         }
@@ -89,17 +92,24 @@ fn job_of(flags: &ReportFlags) -> Result<(PathBuf, Option<JobEntry>), CommandFai
         (None, job) => job.as_deref(),
     };
     let entry = find_job(id)?;
-    let (folder, _) = state_dir(&entry.state_dir)?;
-    Ok((folder, Some(entry)))
+    check_state_dir(&entry.state_dir)?;
+    Ok((JobLog::of_entry(&entry), Some(entry)))
 }
 
-/// A folder that is a state directory, and the entry of its last job.
-fn state_dir(folder: &Path) -> Result<(PathBuf, Option<JobEntry>), ReportError> {
-    if !STATE_FILES.iter().any(|name| folder.join(name).exists()) {
-        return Err(ReportError::NoStateDir { path: folder.to_owned() });
-    }
+/// The log and the entry of the last job of a state directory.
+fn last_job_of(folder: &Path) -> Result<(JobLog, Option<JobEntry>), ReportError> {
+    check_state_dir(folder)?;
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    Ok((folder.to_owned(), known_jobs().into_iter().find(|entry| entry.state_dir == whole)))
+    let entry = known_jobs().into_iter().find(|entry| entry.state_dir == whole);
+    Ok((JobLog::of_last(folder), entry))
+}
+
+/// Refuses a folder that is no state directory.
+fn check_state_dir(folder: &Path) -> Result<(), ReportError> {
+    match STATE_FILES.iter().any(|name| folder.join(name).exists()) {
+        true => Ok(()),
+        false => Err(ReportError::NoStateDir { path: folder.to_owned() }),
+    }
 }
 
 /// The names that are known before anything is read: this host's, this user's, and the job's.
