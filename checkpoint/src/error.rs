@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::step_directory;
+
 /// A checkpoint cannot be saved.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
@@ -178,6 +180,14 @@ pub enum CheckpointLoadError {
         /// Each with its reason.
         damages: String,
     },
+    /// The step that was asked for has no directory.
+    #[error("there is no checkpoint {path}")]
+    NoSuchStep {
+        /// The directory that it would have.
+        path: PathBuf,
+        /// The steps that have one beside it, in order.
+        others: Vec<u64>,
+    },
     /// The checkpoint that was asked for is not whole.
     #[error("the checkpoint {path} cannot be taken: {damage}")]
     Damaged {
@@ -212,4 +222,49 @@ pub enum CheckpointLoadError {
     /// A copy for other readers cannot be written.
     #[error("the copy cannot be written")]
     Export(#[source] Box<SaveError>),
+}
+
+/// Most steps that a hint names, the newest of them.
+const STEPS_NAMED_MAX: usize = 8;
+
+impl CheckpointLoadError {
+    /// The way out, where it depends on what is there.
+    pub fn hint(&self) -> Option<String> {
+        let Self::NoSuchStep { path, others } = self else { return None };
+        let directory = path.parent().unwrap_or(path).display();
+        let earlier = others.len().saturating_sub(STEPS_NAMED_MAX);
+        let named: Vec<String> = others[earlier..].iter().map(ToString::to_string).collect();
+        let Some(newest) = others.last() else {
+            return Some(format!(
+                "{directory} has no checkpoint of any step: is that folder mounted on every host?"
+            ));
+        };
+        let more =
+            if earlier == 0 { String::new() } else { format!(" and {earlier} earlier ones") };
+        let (named, newest) = (named.join(", "), step_directory(*newest));
+        Some(format!(
+            "{directory} has the steps {named}{more}: give one of them, such as {directory}/{newest}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_for_a_step_that_is_not_there_names_the_newest_that_are() {
+        let hint = |others: &[u64]| {
+            let (path, others) = ("ck/step-0000000020".into(), others.to_vec());
+            CheckpointLoadError::NoSuchStep { path, others }.hint().expect("it has one")
+        };
+        let one = "ck has the steps 40: give one of them, such as ck/step-0000000040";
+        assert_eq!(hint(&[40]), one);
+        let many: Vec<u64> = (1..=10).collect();
+        assert_eq!(
+            hint(&many),
+            "ck has the steps 3, 4, 5, 6, 7, 8, 9, 10 and 2 earlier ones: give one of them, such as ck/step-0000000010"
+        );
+        assert!(hint(&[]).contains("mounted"), "{}", hint(&[]));
+    }
 }

@@ -43,7 +43,7 @@ pub use self::read::{
     CheckpointCandidate, CheckpointSearch, CheckpointTrace, LoadedCheckpoint, is_removed, list,
     load, newest, verify,
 };
-pub use self::retain::clear_partial;
+pub use self::retain::{Retention, clear_partial};
 pub use self::seal::{SealSummary, seal};
 pub use self::set_aside::{set_aside_after, set_aside_all_after};
 pub use self::snapshot::{CheckpointTensor, SaveAttempt, Snapshot};

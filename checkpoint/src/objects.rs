@@ -139,7 +139,7 @@ mod tests {
     use crate::*;
 
     const WRITERS: u32 = 3;
-    const KEEP: usize = 2;
+    const KEEP: Retention = Retention::newest(2);
 
     fn root() -> &'static Path {
         Path::new("bucket/run-7")
@@ -187,7 +187,7 @@ mod tests {
         let requests = store.0.borrow().requests - before;
         assert_eq!(
             list(&store, root()).expect("it is there").len(),
-            KEEP,
+            KEEP.keep,
             "older ones are removed"
         );
         for cut in 0..=requests {

@@ -112,6 +112,8 @@ pub struct CheckpointSearch {
     path: PathBuf,
     /// Whether `path` is the one checkpoint to take, rather than the directory of all.
     is_exact: bool,
+    /// The steps beside the one to take, if that has no directory.
+    instead: Option<Vec<u64>>,
     /// Candidates that were not offered yet, the newest last.
     left: Vec<CheckpointCandidate>,
     passed_over: Vec<(String, Damage)>,
@@ -134,7 +136,8 @@ impl CheckpointSearch {
                 candidate.manifest = Err(damage);
             }
         }
-        Ok(Self { path: directory.to_owned(), is_exact: false, left, passed_over: Vec::new() })
+        let (path, passed_over) = (directory.to_owned(), Vec::new());
+        Ok(Self { path, is_exact: false, instead: None, left, passed_over })
     }
 
     /// Looks for the checkpoint of this step in another directory, too. What the searched directory holds of the same or a
@@ -187,17 +190,20 @@ impl CheckpointSearch {
             || Damage::Foreign { reason: "its name is not that of a step's directory".to_owned() };
         let manifest =
             step.ok_or_else(foreign).and_then(|step| read_manifest(files, of_step, step));
+        let is_partial = matches!(manifest, Err(Damage::Partial));
+        let instead = step.filter(|_| is_partial).and_then(|step| others(files, of_step, step));
         let path = of_step.to_owned();
         let candidate = CheckpointCandidate { step: step.unwrap_or(0), path, manifest };
         let (path, left) = (of_step.to_owned(), vec![candidate]);
-        Self { path, is_exact: true, left, passed_over: Vec::new() }
+        Self { path, is_exact: true, instead, left, passed_over: Vec::new() }
     }
 
     /// The next candidate with a manifest that can be taken. None if there is no checkpoint, or only partial ones.
     ///
     /// # Errors
     /// [`CheckpointLoadError::NoneWhole`] if there are sealed ones, and none was taken: training from the beginning is nothing
-    /// to begin unasked. [`CheckpointLoadError::Damaged`] if the one to take is damaged.
+    /// to begin unasked. [`CheckpointLoadError::Damaged`] if the one to take is damaged, [`CheckpointLoadError::NoSuchStep`] if
+    /// it is not there.
     pub fn offer(&mut self) -> Result<Option<(PathBuf, Manifest)>, CheckpointLoadError> {
         while let Some(CheckpointCandidate { step, path, manifest }) = self.left.pop() {
             match manifest {
@@ -208,7 +214,10 @@ impl CheckpointSearch {
         match self.passed_over.last() {
             Some((_, damage)) if self.is_exact => {
                 let (path, damage) = (self.path.clone(), damage.clone());
-                return Err(CheckpointLoadError::Damaged { path, damage });
+                return Err(match self.instead.clone() {
+                    Some(others) => CheckpointLoadError::NoSuchStep { path, others },
+                    None => CheckpointLoadError::Damaged { path, damage },
+                });
             }
             _ => {}
         }
@@ -257,7 +266,7 @@ pub fn newest(
 /// Reads the checkpoint in this step's directory.
 ///
 /// # Errors
-/// [`CheckpointLoadError::Damaged`].
+/// [`CheckpointLoadError::Damaged`], or [`CheckpointLoadError::NoSuchStep`].
 pub fn load(
     files: &dyn FileSystem,
     of_step: &Path,
@@ -290,6 +299,15 @@ fn take(
                 search.pass_over(manifest.step, if is_removed { Damage::Partial } else { damage });
             }
         }
+    }
+}
+
+/// The steps that have a directory beside that of a step; none if it has one itself, or if that cannot be said.
+fn others(files: &dyn FileSystem, of_step: &Path, step: u64) -> Option<Vec<u64>> {
+    let above = of_step.parent().filter(|above| !above.as_os_str().is_empty());
+    match steps(files, above.unwrap_or(Path::new("."))) {
+        Ok(steps) => Some(steps).filter(|steps| !steps.contains(&step)),
+        Err(error) => (error.kind() == io::ErrorKind::NotFound).then(Vec::new),
     }
 }
 

@@ -11,12 +11,28 @@ use crate::file_system::FileSystem;
 use crate::manifest::MANIFEST;
 use crate::{step_directory, step_of};
 
-/// Removes all but the `keep` newest checkpoints up to `newest`, and partial ones before it. A link is no checkpoint of ours: it
-/// stays, with its target. Returns troubles, in words.
+/// The checkpoints that stay when a later one is whole.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Retention {
+    /// Number of the newest ones.
+    pub keep: usize,
+    /// The step of one that stays beside them.
+    pub spared: Option<u64>,
+}
+
+impl Retention {
+    /// So many of the newest ones, and no other.
+    pub const fn newest(keep: usize) -> Self {
+        Self { keep, spared: None }
+    }
+}
+
+/// Removes all but the newest checkpoints up to `newest` and the one that is spared, and partial ones before `newest`. A link is
+/// no checkpoint of ours: it stays, with its target. Returns troubles, in words.
 pub(crate) fn retain(
     files: &dyn FileSystem,
     directory: &Path,
-    keep: usize,
+    Retention { keep, spared }: Retention,
     newest: u64,
 ) -> Vec<String> {
     let mut steps = match steps(files, directory) {
@@ -33,6 +49,8 @@ pub(crate) fn retain(
         let is_sealed = names.iter().any(|name| name == MANIFEST);
         if is_sealed && kept < keep {
             kept += 1;
+        } else if is_sealed && spared == Some(step) {
+            // It is kept, whatever its place in the order is.
         } else if is_sealed || step < newest {
             troubles.extend(remove(files, directory, &of_step, names).err());
         }

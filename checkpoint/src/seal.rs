@@ -13,7 +13,7 @@ use crate::file_system::FileSystem;
 use crate::manifest::{MANIFEST, MANIFEST_BYTES_MAX, Manifest, PartRecord, UNSEALED};
 use crate::part::{PacedFile, sync_directory};
 use crate::part_file::PartFileKind;
-use crate::retain::{retain, steps};
+use crate::retain::{Retention, retain, steps};
 use crate::snapshot::SaveAttempt;
 use crate::step_directory;
 
@@ -29,7 +29,7 @@ pub struct SealSummary {
     pub troubles: Vec<String>,
 }
 
-/// Makes the checkpoint whole, and then removes all but the `keep` newest ones. The checkpoint is safe when this
+/// Makes the checkpoint whole, and then removes all but those that are retained. The checkpoint is safe when this
 /// returns.
 ///
 /// # Errors
@@ -39,10 +39,10 @@ pub fn seal(
     directory: &Path,
     attempt: &SaveAttempt,
     saved_at_ms: u64,
-    keep: usize,
+    retention: Retention,
 ) -> Result<SealSummary, SaveError> {
     if is_planted(Bug::OldCheckpointRemovedFirst) {
-        retain(files, directory, 0, attempt.step);
+        retain(files, directory, Retention { keep: 0, ..retention }, attempt.step);
     }
     let of_step = directory.join(step_directory(attempt.step));
     let mut manifest = collect(files, &of_step, attempt)?;
@@ -56,7 +56,7 @@ pub fn seal(
     sync_directory(files, directory)?;
     let bytes = manifest.files.iter().map(|file| file.bytes).sum();
     let mut troubles: Vec<String> = other_saver(files, directory, &manifest).into_iter().collect();
-    troubles.extend(retain(files, directory, keep, attempt.step));
+    troubles.extend(retain(files, directory, retention, attempt.step));
     troubles.extend(remove_unnamed(files, &of_step, &manifest));
     Ok(SealSummary { bytes, troubles })
 }

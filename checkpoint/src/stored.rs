@@ -225,7 +225,7 @@ mod tests {
         for rank in 0..2 {
             write_part(&disk, root, &attempt, rank, &snapshot, &mut |_| Ok(())).expect("written");
         }
-        seal(&disk, root, &attempt, 0, 1).expect("sealed");
+        seal(&disk, root, &attempt, 0, crate::Retention::newest(1)).expect("sealed");
         let found = list(&disk, root).expect("listed").remove(0);
         (disk, found.path, found.manifest.expect("whole"))
     }

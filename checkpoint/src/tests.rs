@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::retain::retain;
+use crate::retain::{Retention, retain};
 use crate::*;
 
 const DIRECTORY: &str = "checkpoints";
-const KEEP: usize = 2;
+const KEEP: Retention = Retention::newest(2);
 const WORLD_SIZE: u32 = 3;
 
 fn directory() -> &'static Path {
@@ -400,6 +400,53 @@ fn s_12_an_export_that_fails_leaves_the_former_file_as_it_was() {
 }
 
 #[test]
+fn c_4_a_checkpoint_that_is_spared_stays_beside_the_newest_ones() {
+    let left = |spared: Option<u64>, steps: &[u64]| -> Vec<u64> {
+        let folder = tempfile::tempdir().expect("a folder");
+        for step in steps {
+            let of_step = folder.path().join(step_directory(*step));
+            std::fs::create_dir(&of_step).expect("ours");
+            // That of step 2 is partial.
+            let name = if *step == 2 { "part" } else { "manifest.json" };
+            std::fs::write(of_step.join(name), "x").expect("ours");
+        }
+        let retention = Retention { keep: 2, spared };
+        assert_eq!(retain(&LocalFiles, folder.path(), retention, 9), Vec::<String>::new());
+        retain::steps(&LocalFiles, folder.path()).expect("there")
+    };
+    let steps = [1, 2, 3, 4, 7, 9];
+    assert_eq!(left(None, &steps), [7, 9]);
+    assert_eq!(left(Some(3), &steps), [3, 7, 9]);
+    assert_eq!(left(Some(7), &steps), [7, 9], "it is one of the newest");
+    assert_eq!(left(Some(2), &steps), [7, 9], "it is no checkpoint");
+    assert_eq!(left(Some(5), &steps), [7, 9], "it lies in another folder");
+}
+
+#[test]
+fn c_2_a_step_without_a_directory_is_not_there_and_one_without_a_manifest_is_partial() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |step| folder.path().join(step_directory(step));
+    for step in [4, 5, 9] {
+        std::fs::create_dir(of(step)).expect("ours");
+    }
+    match load(&LocalFiles, &of(7)) {
+        Err(CheckpointLoadError::NoSuchStep { path, others }) => {
+            assert_eq!((path, others), (of(7), vec![4, 5, 9]));
+        }
+        other => panic!("{other:?}"),
+    }
+    let partial = load(&LocalFiles, &of(5));
+    let is_partial =
+        matches!(partial, Err(CheckpointLoadError::Damaged { damage: Damage::Partial, .. }));
+    assert!(is_partial, "{partial:?}");
+    let elsewhere = folder.path().join("not mounted").join(step_directory(5));
+    match load(&LocalFiles, &elsewhere) {
+        Err(CheckpointLoadError::NoSuchStep { others, .. }) => assert_eq!(others, [0; 0]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn c_4_nothing_is_removed_where_a_link_among_the_checkpoints_leads() {
     let folder = tempfile::tempdir().expect("a folder");
     let (root, elsewhere) = (folder.path().join("root"), folder.path().join("elsewhere"));
@@ -414,7 +461,7 @@ fn c_4_nothing_is_removed_where_a_link_among_the_checkpoints_leads() {
     for step in [1, 4] {
         std::os::unix::fs::symlink(&elsewhere, root.join(step_directory(step))).expect("ours");
     }
-    assert_eq!(retain(&LocalFiles, &root, 1, 5), Vec::<String>::new());
+    assert_eq!(retain(&LocalFiles, &root, Retention::newest(1), 5), Vec::<String>::new());
     let left = |step| root.join(step_directory(step)).exists();
     assert_eq!([1, 2, 4, 5].map(left), [true, false, true, true]);
     std::fs::remove_file(elsewhere.join("manifest.json")).expect("ours");
@@ -437,7 +484,7 @@ fn c_4_what_cannot_be_listed_is_named_and_stays_and_counts_for_no_checkpoint() {
         let begin = format!("{} cannot be listed: ", unlisted.display());
         assert!(matches!(troubles, [one] if one.starts_with(&begin)), "{troubles:?}");
     };
-    named(&retain(&LocalFiles, folder.path(), 2, 4));
+    named(&retain(&LocalFiles, folder.path(), Retention::newest(2), 4));
     let left = |step| folder.path().join(step_directory(step)).exists();
     assert_eq!([1, 2, 3, 4].map(left), [false, true, true, true]);
     named(&clear_partial(&LocalFiles, folder.path()));

@@ -36,7 +36,7 @@ fn write(files: &dyn FileSystem, attempt: &SaveAttempt, rank: u32) -> Result<(),
 
 fn save(files: &dyn FileSystem, attempt: &SaveAttempt, keep: usize) -> Result<(), SaveError> {
     (0..attempt.world_size).try_for_each(|rank| write(files, attempt, rank))?;
-    seal(files, root(), attempt, 0, keep).map(|_| ())
+    seal(files, root(), attempt, 0, Retention::newest(keep)).map(|_| ())
 }
 
 /// The names in the directory of a step; none if it does not exist.
@@ -107,8 +107,9 @@ fn c_4_a_seal_that_fails_leaves_no_manifest_half_written() {
             .for_each(|rank| write(&disk, &attempt(1, 5, WORLD_SIZE), rank).expect("ok"));
         disk
     };
-    let seals =
-        |files: &Interrupted| seal(files, root(), &attempt(1, 5, WORLD_SIZE), 0, 1).map(|_| ());
+    let seals = |files: &Interrupted| {
+        seal(files, root(), &attempt(1, 5, WORLD_SIZE), 0, Retention::newest(1)).map(|_| ())
+    };
     failing_at_each(disk, seals, |disk| {
         let names = names_of(disk, 5);
         assert!(!names.iter().any(|name| name == "manifest.json.partial"), "{names:?}");
@@ -150,7 +151,8 @@ fn c_4_a_writer_removes_what_it_has_left_and_nothing_of_others() {
     let left = disk.files();
     assert!(stays.iter().all(|path| left.contains(path)), "{stays:?}\n{left:?}");
     assert_eq!(whole(&disk), [3]);
-    seal(&disk, root(), &attempt(3, 6, WORLD_SIZE), 0, 9).expect("the disk is sound");
+    seal(&disk, root(), &attempt(3, 6, WORLD_SIZE), 0, Retention::newest(9))
+        .expect("the disk is sound");
     assert_eq!(whole(&disk), [3, 6]);
 }
 
@@ -164,7 +166,8 @@ fn c_4_a_writer_that_comes_late_removes_nothing_of_a_newer_attempt() {
             .for_each(|rank| write(&disk, &attempt(1, step, WORLD_SIZE), rank).expect("ok"));
     }
     assert!(before.iter().all(|path| disk.files().contains(path)));
-    seal(&disk, root(), &attempt(2, 6, WORLD_SIZE), 0, 9).expect("the disk is sound");
+    seal(&disk, root(), &attempt(2, 6, WORLD_SIZE), 0, Retention::newest(9))
+        .expect("the disk is sound");
     assert_eq!(whole(&disk), [6]);
 }
 
@@ -215,8 +218,9 @@ fn c_1_a_seal_of_an_earlier_attempt_and_the_writer_that_removes_its_parts_see_ea
             .for_each(|rank| write(&disk, &attempt(1, 5, WORLD_SIZE), rank).expect("ok"));
         disk
     };
-    let seals =
-        |files: &dyn FileSystem| seal(files, root(), &attempt(1, 5, WORLD_SIZE), 0, 9).map(|_| ());
+    let seals = |files: &dyn FileSystem| {
+        seal(files, root(), &attempt(1, 5, WORLD_SIZE), 0, Retention::newest(9)).map(|_| ())
+    };
     for (step, rank) in [(8, 0), (8, 1), (5, 0), (5, 1), (2, 1)] {
         let writes =
             move |files: &dyn FileSystem| write(files, &attempt(2, step, WORLD_SIZE), rank);
@@ -299,7 +303,7 @@ fn c_4_a_directory_that_another_rank_removes_with_a_save_that_it_gives_up_is_mad
     let removing = Removing { disk: &disk, directory: Some(of_step.as_path()).into() };
     write(&removing, &attempt, 0).expect("its directory is made again");
     write(&disk, &attempt, 1).expect("sound");
-    seal(&disk, root(), &attempt, 0, 9).expect("both parts are there");
+    seal(&disk, root(), &attempt, 0, Retention::newest(9)).expect("both parts are there");
     disk.lose_power();
     assert_eq!(whole(&disk), [5]);
 }

@@ -218,7 +218,11 @@ fn run_export(flags: &ExportFlags) -> Result<(), CommandFailure> {
 /// The checkpoint that a folder names: that of its step, or the newest whole one in it.
 fn one(folder: &Path) -> Result<LoadedCheckpoint, CommandFailure> {
     if step_folder(folder).is_some() {
-        return load(store_of(folder), folder).failed("the checkpoint cannot be read");
+        return load(store_of(folder), folder).map_err(|error| {
+            let hint = error.hint();
+            let failure = CommandFailure::new("the checkpoint cannot be read").source(error);
+            hint.into_iter().fold(failure, CommandFailure::hint)
+        });
     }
     let (found, _) =
         newest(store_of(folder), folder, None).failed("the checkpoints cannot be read")?;

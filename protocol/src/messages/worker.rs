@@ -113,6 +113,8 @@ pub enum WorkerToDriver {
         stamp: Stamp,
         /// The reason; at most [`CheckpointReport::TEXT_BYTES_MAX`] bytes.
         reason: String,
+        /// The way out, if the error has one of its own; as long at most.
+        hint: Option<String>,
     },
     /// The root has looked for a checkpoint, since no member held a commit.
     Resumed {
@@ -319,6 +321,8 @@ pub enum DriverToWorker {
         step: Step,
         /// Number of checkpoints to keep.
         keep: u32,
+        /// The step of a checkpoint that is kept beside these: the one that the command names with `--resume`.
+        spared: Option<Step>,
     },
     /// The generation is over: roll back to the last commit, and arrive.
     Abort {

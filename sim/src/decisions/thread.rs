@@ -47,8 +47,9 @@ fn of_event(event: &TrainingEvent) -> String {
         TrainingEvent::Returned { stamp, commit, note, reported } => {
             format!("has returned in {} with {commit}: {note} {reported}", of(stamp))
         }
-        TrainingEvent::NotResumed { stamp, reason } => {
-            format!("cannot begin {}: {reason}", of(stamp))
+        TrainingEvent::NotResumed { stamp, reason, hint } => {
+            let hint = hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            format!("cannot begin {}: {reason}{hint}", of(stamp))
         }
         TrainingEvent::Failed { stamp, message } => {
             format!("has failed in {}: {message}", of(stamp))

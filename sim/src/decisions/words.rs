@@ -198,8 +198,9 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
         WorkerToDriver::Resumed { stamp: of, step, .. } => {
             format!("{} begins from the checkpoint of step {}", stamp(*of), or_none(*step))
         }
-        WorkerToDriver::NotResumed { stamp: of, reason } => {
-            format!("{} cannot begin from a checkpoint: {reason}", stamp(*of))
+        WorkerToDriver::NotResumed { stamp: of, reason, hint } => {
+            let hint = hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            format!("{} cannot begin from a checkpoint: {reason}{hint}", stamp(*of))
         }
         WorkerToDriver::Leaving { reason } => format!("wants to leave: {reason}"),
         WorkerToDriver::TableWanted { stamp: of } => {
@@ -259,8 +260,9 @@ pub(crate) fn to_worker(message: &DriverToWorker) -> String {
         DriverToWorker::SaveCheckpoint(order) => {
             format!("save step {} of {}", order.step, stamp(order.stamp))
         }
-        DriverToWorker::SealCheckpoint { stamp: of, step, keep } => {
-            format!("make step {step} of {} whole, keep {keep}", stamp(*of))
+        DriverToWorker::SealCheckpoint { stamp: of, step, keep, spared } => {
+            let spared = spared.map(|step| format!(" and step {step}")).unwrap_or_default();
+            format!("make step {step} of {} whole, keep {keep}{spared}", stamp(*of))
         }
         DriverToWorker::Pause { stamp: of } => format!("pause {}", stamp(*of)),
         DriverToWorker::StopAt { stamp: of, boundary } => {

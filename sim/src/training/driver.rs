@@ -244,7 +244,12 @@ impl TrainingWorld {
                     let root = self.driver.members[0];
                     self.tell(
                         root,
-                        DriverToWorker::SealCheckpoint { stamp, step: Step(step), keep },
+                        DriverToWorker::SealCheckpoint {
+                            stamp,
+                            step: Step(step),
+                            keep,
+                            spared: None,
+                        },
                     );
                 }
             }

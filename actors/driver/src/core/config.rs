@@ -1,10 +1,11 @@
 //! The driver's settings. The command line makes them; they are checked here once.
 
+use std::path::Path;
 use std::time::Duration;
 
 use elastic_protocol::DataPlane;
 use elastic_protocol::messages::{NodeCount, OutputSettings};
-use elastic_protocol::{Deadlines, InvalidDeadlines, ProgramSpec};
+use elastic_protocol::{Deadlines, InvalidDeadlines, ProgramSpec, Step};
 use serde::{Deserialize, Serialize};
 
 /// Treatment of a slot whose worker failed.
@@ -116,6 +117,15 @@ pub enum ResumeFrom {
     Never,
     /// The checkpoint in this step's directory.
     Exactly(String),
+}
+
+impl ResumeFrom {
+    /// The step of the checkpoint that was chosen, by the name of its directory; none if none was chosen.
+    pub(crate) fn step(&self) -> Option<Step> {
+        let Self::Exactly(of_step) = self else { return None };
+        let name = Path::new(of_step).file_name()?.to_str()?;
+        name.strip_prefix("step-")?.parse().ok().map(Step)
+    }
 }
 
 /// Settings of durable checkpoints.

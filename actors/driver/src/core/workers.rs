@@ -70,8 +70,8 @@ impl DriverCore {
             WorkerToDriver::Checkpoint { stamp, step, report } => {
                 self.handle_checkpoint_report(now, &worker, stamp, step, report);
             }
-            WorkerToDriver::NotResumed { stamp, reason } => {
-                self.handle_not_resumed(now, stamp, &reason);
+            WorkerToDriver::NotResumed { stamp, reason, hint } => {
+                self.handle_not_resumed(now, stamp, &reason, hint.as_deref());
             }
             WorkerToDriver::Resumed { stamp, step, notes, is_gone } => {
                 self.handle_resumed(now, stamp, (step, is_gone), notes);

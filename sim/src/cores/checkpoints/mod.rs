@@ -62,7 +62,8 @@ impl World {
                 self.decide(place, || format!("save step {step}"));
                 None
             }
-            CheckpointCommand::Seal { stamp, step, keep } => {
+            // No simulated command names a checkpoint to begin from.
+            CheckpointCommand::Seal { stamp, step, keep, spared: _ } => {
                 self.decide(place, || format!("make step {step} whole"));
                 let ranks = self.processes[process as usize].program.part.map_or(0, |it| it.ranks);
                 let takes = self.begin_write(process, stamp)?;

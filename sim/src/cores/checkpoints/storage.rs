@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use elastic_checkpoint::{
-    CheckpointTensor, Dtype, FileSystem as _, MemoryFiles, SaveAttempt, SaveError, Snapshot,
-    clear_partial, list, newest, seal, set_aside_after, verify, write_part,
+    CheckpointTensor, Dtype, FileSystem as _, MemoryFiles, Retention, SaveAttempt, SaveError,
+    Snapshot, clear_partial, list, newest, seal, set_aside_after, verify, write_part,
 };
 use elastic_protocol::Stamp;
 use elastic_runtime::random::stream;
@@ -197,8 +197,9 @@ impl SharedStorage {
         offered.extend(parts.values().copied());
         offered.dedup();
         let (directory, attempt) = (directory(job), attempt(key, ranks));
-        let sealed = self
-            .disturbed(job, is_full, |files| seal(files, &directory, &attempt, 0, keep as usize))?;
+        let retention = Retention::newest(keep as usize);
+        let sealed =
+            self.disturbed(job, is_full, |files| seal(files, &directory, &attempt, 0, retention))?;
         let models: Vec<TrainedModel> = parts.into_values().collect();
         let differ = models.windows(2).any(|pair| pair[0] != pair[1]);
         match sealed {

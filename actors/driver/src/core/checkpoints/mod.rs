@@ -385,10 +385,7 @@ impl DriverCore {
         step: Step,
         report: CheckpointReport,
     ) {
-        let Some(CheckpointSettings { keep, directory, .. }) = self.config.checkpoint.clone()
-        else {
-            return;
-        };
+        let Some(settings) = self.config.checkpoint.clone() else { return };
         let save = self.checkpoints.save.as_mut();
         let Some(save) = save.filter(|save| (save.stamp, save.step) == (stamp, step)) else {
             return;
@@ -401,7 +398,7 @@ impl DriverCore {
                 }
                 if is_news && save.waiting_for.is_empty() {
                     let sealer = save.sealer.clone();
-                    self.tell(&sealer, DriverToWorker::SealCheckpoint { stamp, step, keep });
+                    self.tell(&sealer, seal_order(&settings, stamp, step));
                 }
             }
             CheckpointReport::Missed { reached } => self.handle_missed_save(now, reached),
@@ -410,7 +407,7 @@ impl DriverCore {
                 self.checkpoints.save = None;
                 self.checkpoints.trouble = None;
                 let checkpoint = CheckpointImage { generation: stamp.generation, step };
-                self.keep_checkpoint(checkpoint, directory);
+                self.keep_checkpoint(checkpoint, settings.directory);
                 self.checkpoints.last_at = Some(now);
                 let is_soon = self.stopping.is_some() || self.checkpoints.is_hurried;
                 let least = if is_soon { self.checkpoints.lead_soon() } else { LEAD_STEPS };
@@ -514,12 +511,13 @@ impl DriverCore {
     pub(crate) fn repeat_checkpoint_orders(&mut self, worker: &WorkerId) {
         let Some(settings) = &self.config.checkpoint else { return };
         let Some(save) = &self.checkpoints.save else { return };
-        let (stamp, step, keep) = (save.stamp, save.step, settings.keep);
+        let (stamp, step) = (save.stamp, save.step);
         if save.waiting_for.contains(worker) {
             let order = self.save_order(settings, stamp, step);
             self.tell(worker, order);
         } else if save.waiting_for.is_empty() && save.sealer == *worker {
-            self.tell(worker, DriverToWorker::SealCheckpoint { stamp, step, keep });
+            let order = seal_order(settings, stamp, step);
+            self.tell(worker, order);
         }
     }
 
@@ -538,4 +536,10 @@ impl DriverCore {
             failed: trouble.clone(),
         })
     }
+}
+
+/// The order to make a checkpoint whole.
+fn seal_order(settings: &CheckpointSettings, stamp: Stamp, step: Step) -> DriverToWorker {
+    let (keep, spared) = (settings.keep, settings.resume.step());
+    DriverToWorker::SealCheckpoint { stamp, step, keep, spared }
 }

@@ -163,13 +163,20 @@ impl DriverCore {
     }
 
     /// Ends the job, since the root can load no checkpoint. Another root would read the same files, and no host is at fault.
-    pub(crate) fn handle_not_resumed(&mut self, now: Time, stamp: Stamp, reason: &str) {
+    pub(crate) fn handle_not_resumed(
+        &mut self,
+        now: Time,
+        stamp: Stamp,
+        reason: &str,
+        hint: Option<&str>,
+    ) {
         if self.round.stamp() != Some(stamp) {
             return self.drop_message();
         }
-        let hint = "`elastic-node checkpoint verify` shows what is wrong with each; --resume FOLDER/STEP takes another one, and \
+        let any = "`elastic-node checkpoint verify` shows what is wrong with each; --resume FOLDER/STEP takes another one, and \
                     --resume never none";
-        self.fail(now, &shorten(reason), Some(hint));
+        let hint = hint.map_or_else(|| any.to_owned(), |hint| shorten(hint).to_string());
+        self.fail(now, &shorten(reason), Some(&hint));
     }
 
     /// The last checkpoint of this job; none if it does not save any now.

@@ -84,13 +84,18 @@ impl StateCore {
     }
 
     /// The driver orders a checkpoint to be made whole.
-    pub(super) fn seal_checkpoint(&mut self, stamp: Stamp, step: Step, keep: u32) {
+    pub(super) fn seal_checkpoint(
+        &mut self,
+        stamp: Stamp,
+        step: Step,
+        (keep, spared): (u32, Option<Step>),
+    ) {
         let known = self.checkpoint.as_mut();
         let Some(known) = known.filter(|known| (known.stamp, known.step) == (stamp, step)) else {
             return;
         };
         if !std::mem::replace(&mut known.seals, true) {
-            let command = CheckpointCommand::Seal { stamp, step, keep };
+            let command = CheckpointCommand::Seal { stamp, step, keep, spared };
             self.outputs.push_back(StateOutput::Checkpoint(command));
         }
     }
@@ -117,8 +122,9 @@ impl StateCore {
     }
 
     /// Tells the driver that the root cannot load any checkpoint.
-    pub(super) fn say_not_resumed(&mut self, stamp: Stamp, reason: String) {
-        self.tell_driver(WorkerToDriver::NotResumed { stamp, reason: bounded_text(reason) });
+    pub(super) fn say_not_resumed(&mut self, stamp: Stamp, reason: String, hint: Option<String>) {
+        let (reason, hint) = (bounded_text(reason), hint.map(bounded_text));
+        self.tell_driver(WorkerToDriver::NotResumed { stamp, reason, hint });
     }
 
     /// Tells the driver which checkpoint the root has loaded.

@@ -53,10 +53,10 @@ impl StateCore {
                     self.save_checkpoint(order);
                 }
             }
-            DriverToWorker::SealCheckpoint { stamp, step, keep } => {
+            DriverToWorker::SealCheckpoint { stamp, step, keep, spared } => {
                 // The parts of a save that was under way as training ended may be safe only now.
                 if self.has_left_after_end(stamp) || self.is_current(stamp) {
-                    self.seal_checkpoint(stamp, step, keep);
+                    self.seal_checkpoint(stamp, step, (keep, spared));
                 }
             }
             DriverToWorker::Pause { stamp } => {

@@ -102,6 +102,8 @@ pub enum TrainingEvent {
         stamp: Stamp,
         /// The reason.
         reason: String,
+        /// The way out, if the error has one of its own.
+        hint: Option<String>,
     },
     /// The user's function returned an error of its own. The thread waits for `RunExit`.
     Failed {
@@ -213,6 +215,8 @@ pub enum CheckpointCommand {
         step: Step,
         /// Number of checkpoints to keep.
         keep: u32,
+        /// The step of one that is kept beside these.
+        spared: Option<Step>,
     },
 }
 

@@ -27,7 +27,9 @@ impl StateCore {
             TrainingEvent::Resumed { stamp, step, notes, is_gone } => {
                 self.say_resumed(stamp, step, notes, is_gone);
             }
-            TrainingEvent::NotResumed { stamp, reason } => self.say_not_resumed(stamp, reason),
+            TrainingEvent::NotResumed { stamp, reason, hint } => {
+                self.say_not_resumed(stamp, reason, hint);
+            }
             TrainingEvent::Warned { text } => self.warn(text),
             TrainingEvent::Synced { stamp, commit } => self.synced(now, stamp, commit),
             TrainingEvent::CollectiveFailed { stamp, peer, told_by, error } => {

@@ -417,8 +417,8 @@ impl Driven {
                 if let Error::Checkpoint(error) = &error
                     && no_root_could_load(error, source.as_ref())
                 {
-                    let reason = chain(error);
-                    self.control.event(TrainingEvent::NotResumed { stamp, reason });
+                    let (reason, hint) = (chain(error), error.hint());
+                    self.control.event(TrainingEvent::NotResumed { stamp, reason, hint });
                 }
                 return Err(self.failed(stamp, error));
             }
@@ -532,7 +532,8 @@ fn no_root_could_load(error: &CheckpointLoadError, source: Option<&CheckpointSou
     match error {
         CheckpointLoadError::NoneWhole { .. }
         | CheckpointLoadError::List { .. }
-        | CheckpointLoadError::InTheWay { .. } => true,
+        | CheckpointLoadError::InTheWay { .. }
+        | CheckpointLoadError::NoSuchStep { .. } => true,
         // One that was asked for, or that the job may not begin without.
         CheckpointLoadError::Damaged { .. } => source.is_some_and(|it| {
             it.exactly.is_some() || it.last.as_ref().is_some_and(|last| last.must_exist)

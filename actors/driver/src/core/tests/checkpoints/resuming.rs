@@ -7,13 +7,24 @@ fn c_2_a_root_that_can_load_no_checkpoint_ends_the_job_and_no_host_is_blamed() {
     let mut cluster = of_steps();
     let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
     let reason = "none of the checkpoints in shared is whole".to_owned();
-    cluster.say(&root, WorkerToDriver::NotResumed { stamp, reason });
+    cluster.say(&root, WorkerToDriver::NotResumed { stamp, reason, hint: None });
     cluster.settle();
     let result = cluster.core.result_so_far().expect("the job has ended");
     assert_eq!((result.outcome, result.code), (JobOutcome::Failed, 1));
     assert!(result.reason.contains("none of the checkpoints"), "{}", result.reason);
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("checkpoint verify")));
     assert_eq!(cluster.resets.len(), 0);
+}
+
+#[test]
+fn c_2_the_way_out_that_the_root_knows_is_the_job_s() {
+    let mut cluster = of_steps();
+    let (stamp, root) = (cluster.stamp(), cluster.members()[0].clone());
+    let reason = "there is no checkpoint shared/step-0000000020".to_owned();
+    let hint = Some("shared has the steps 40, 60".to_owned());
+    cluster.say(&root, WorkerToDriver::NotResumed { stamp, reason, hint: hint.clone() });
+    cluster.settle();
+    assert_eq!(cluster.core.result_so_far().expect("the job has ended").hint, hint);
 }
 
 /// A job whose members look for a checkpoint that does not answer.
@@ -396,6 +407,26 @@ fn c_2_a_chosen_checkpoint_is_taken_again_until_the_job_has_saved_one() {
     assert_eq!(save(&mut cluster), 100);
     kill_all(&mut cluster);
     assert_eq!(last_of(&next_source(&mut cluster)), Some((100, "shared")), "its own");
+}
+
+#[test]
+fn c_4_the_chosen_checkpoint_is_spared_by_the_job_s_driver_and_by_the_next_one() {
+    let every = CheckpointEvery::Steps(100);
+    let chosen = ResumeFrom::Exactly("shared/step-0000000058".to_owned());
+    let mut cluster = without_hosts_that(OnTotalLoss::Fail, every, chosen);
+    cluster.storage_hangs = true;
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    begin_from(&mut cluster, Some(Step(58)));
+    save(&mut cluster);
+    assert_eq!(cluster.spared.take(), Some(Step(58)));
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    save(&mut cluster);
+    assert_eq!(cluster.spared, Some(Step(58)));
+    let mut unchosen = of_steps();
+    save(&mut unchosen);
+    assert_eq!((unchosen.seals.len(), unchosen.spared), (1, None));
 }
 
 #[test]

@@ -138,6 +138,8 @@ pub(super) struct Cluster {
     pub(super) saves: Vec<(WorkerId, CheckpointOrder)>,
     /// Orders to make a step's checkpoint whole.
     pub(super) seals: Vec<(WorkerId, u64)>,
+    /// The step that the last of these orders spares.
+    pub(super) spared: Option<Step>,
     /// The last checkpoint source that members were given.
     pub(super) source: Option<CheckpointSource>,
     /// Whether processes that are told to end wait until they are let go.
@@ -226,6 +228,7 @@ impl Cluster {
             result: None,
             saves: Vec::new(),
             seals: Vec::new(),
+            spared: None,
             source: None,
             hold_stops: false,
             is_silent_at_end: false,

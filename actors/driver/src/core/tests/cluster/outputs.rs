@@ -231,7 +231,10 @@ impl Cluster {
                 }
             }
             DriverToWorker::SaveCheckpoint(order) => self.saves.push((to.clone(), order)),
-            DriverToWorker::SealCheckpoint { step, .. } => self.seals.push((to.clone(), step.0)),
+            DriverToWorker::SealCheckpoint { step, spared, .. } => {
+                self.seals.push((to.clone(), step.0));
+                self.spared = spared;
+            }
             DriverToWorker::Go { stamp: of, source } if stamp == Some(of) => {
                 self.source = source;
                 if self.storage_hangs && self.source.is_some() {

@@ -69,9 +69,15 @@ fn g_9_a_save_that_was_under_way_as_training_ended_is_made_whole_after_an_interr
     return_with(&mut core, commit(1, 9));
     core.handle_driver(NOW, DriverToWorker::StopAt { stamp: stamp(1), boundary: 9 });
     outputs(&mut core);
-    let seal = |step| DriverToWorker::SealCheckpoint { stamp: stamp(1), step: Step(step), keep: 2 };
+    let seal = |step| DriverToWorker::SealCheckpoint {
+        stamp: stamp(1),
+        step: Step(step),
+        keep: 2,
+        spared: Some(Step(4)),
+    };
     core.handle_driver(NOW, seal(8));
-    let command = CheckpointCommand::Seal { stamp: stamp(1), step: Step(8), keep: 2 };
+    let command =
+        CheckpointCommand::Seal { stamp: stamp(1), step: Step(8), keep: 2, spared: Some(Step(4)) };
     assert_eq!(outputs(&mut core), [StateOutput::Checkpoint(command)]);
     core.handle_driver(NOW, seal(7));
     assert_eq!(outputs(&mut core), [], "of that step it has no part");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use elastic_checkpoint::{CheckpointTensor, SaveAttempt, store_of};
+use elastic_checkpoint::{CheckpointTensor, Retention, SaveAttempt, store_of};
 use elastic_protocol::messages::{BulkWork, CheckpointOrder, CheckpointReport, MovedBytes};
 use elastic_protocol::{Stamp, Step};
 use serde_json::Value;
@@ -174,10 +174,12 @@ impl CheckpointDesk {
                 self.jobs.give_up_parts(Some((stamp, step)));
                 None
             }
-            CheckpointCommand::Seal { stamp, step, keep } => {
+            CheckpointCommand::Seal { stamp, step, keep, spared } => {
                 let order = self.lock().taken.clone();
                 let order = order.filter(|it| (it.stamp, it.attempt.step) == (stamp, step.0))?;
-                self.hand(WriterJob::Seal { order, keep }).err()
+                let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+                let retention = Retention { keep, spared: spared.map(|step| step.0) };
+                self.hand(WriterJob::Seal { order, retention }).err()
             }
         }
     }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use elastic_checkpoint::Retention;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Step};
 
@@ -17,7 +18,7 @@ pub(super) enum WriterJob {
     /// Write this rank's part.
     Part { order: SaveOrder, commit: SavedCommit },
     /// Make the checkpoint whole.
-    Seal { order: SaveOrder, keep: u32 },
+    Seal { order: SaveOrder, retention: Retention },
 }
 
 impl WriterJob {
@@ -233,7 +234,10 @@ mod tests {
         assert_eq!(jobs.put(part(7)), Err(Refusal::Busy), "and no other one behind it");
         jobs.give_up_parts(Some((STAMP, Step(7))));
         assert_eq!(jobs.put(part(7)), Ok(()), "it takes the place of one that is in vain");
-        assert_eq!(jobs.put(WriterJob::Seal { order: order(7), keep: 1 }), Err(Refusal::Busy));
+        assert_eq!(
+            jobs.put(WriterJob::Seal { order: order(7), retention: Retention::newest(1) }),
+            Err(Refusal::Busy)
+        );
         jobs.end();
         assert_eq!(step_of(jobs.begin()), Some(7));
         assert!(!jobs.is_given_up_within(Duration::ZERO));
@@ -244,7 +248,10 @@ mod tests {
     #[test]
     fn c_4_a_checkpoint_that_is_being_made_whole_is_not_given_up() {
         let jobs = WriterJobs::default();
-        assert_eq!(jobs.put(WriterJob::Seal { order: order(5), keep: 1 }), Ok(()));
+        assert_eq!(
+            jobs.put(WriterJob::Seal { order: order(5), retention: Retention::newest(1) }),
+            Ok(())
+        );
         jobs.give_up_parts(None);
         assert_eq!(step_of(jobs.begin()), Some(5));
         jobs.give_up_parts(None);

@@ -67,14 +67,16 @@ impl PartWriter {
         let step = job.order().attempt.step;
         let done = match job {
             WriterJob::Part { order, commit } => self.part(&order, &commit),
-            WriterJob::Seal { order, keep } => {
+            WriterJob::Seal { order, retention } => {
                 let saved_at = wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let saved_at_ms = u64::try_from(saved_at.as_millis()).unwrap_or(u64::MAX);
-                let keep = usize::try_from(keep).unwrap_or(usize::MAX);
                 let files = (self.store_of)(&order.directory);
-                seal(files, &order.directory, &order.attempt, saved_at_ms, keep).map(|sealed| {
-                    CheckpointReport::Sealed { bytes: sealed.bytes, troubles: sealed.troubles }
-                })
+                seal(files, &order.directory, &order.attempt, saved_at_ms, retention).map(
+                    |sealed| CheckpointReport::Sealed {
+                        bytes: sealed.bytes,
+                        troubles: sealed.troubles,
+                    },
+                )
             }
         };
         match done {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use elastic_checkpoint::{
-    CheckpointTensor, Dtype, FileSystem, LocalFiles, SaveAttempt, SeekableRead, Snapshot,
-    SyncedWrite, seal, step_directory, write_part,
+    CheckpointTensor, Dtype, FileSystem, LocalFiles, Retention, SaveAttempt, SeekableRead,
+    Snapshot, SyncedWrite, seal, step_directory, write_part,
 };
 use elastic_collectives::{AbortHandle, TcpFabric};
 use elastic_protocol::messages::{
@@ -103,7 +103,7 @@ fn save_of(directory: &Path, step: u64, position: &Value, fields: Option<Vec<Str
         write_part(&LocalFiles, directory, &attempt, rank, &snapshot, &mut |_| Ok(()))
             .expect("it is written");
     }
-    seal(&LocalFiles, directory, &attempt, 0, 3).expect("it is sealed");
+    seal(&LocalFiles, directory, &attempt, 0, Retention::newest(3)).expect("it is sealed");
 }
 
 /// Result of a rank.

@@ -48,7 +48,7 @@ pub(super) fn last_save(
 }
 
 fn seal(desk: &CheckpointDesk, step: u64) -> Option<CheckpointReport> {
-    let command = CheckpointCommand::Seal { stamp: STAMP, step: Step(step), keep: 3 };
+    let command = CheckpointCommand::Seal { stamp: STAMP, step: Step(step), keep: 3, spared: None };
     desk.command(command).map(|outcome| outcome.report)
 }
 

@@ -86,7 +86,7 @@ impl Subject {
 
     fn seal(&self, generation: u64, step: u64) -> Option<CheckpointReport> {
         let (stamp, step) = (stamp(generation), Step(step));
-        let command = CheckpointCommand::Seal { stamp, step, keep: 1 };
+        let command = CheckpointCommand::Seal { stamp, step, keep: 1, spared: None };
         self.desk.command(command).map(|outcome| outcome.report)
     }
 
