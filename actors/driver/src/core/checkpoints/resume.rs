@@ -168,14 +168,14 @@ impl DriverCore {
         now: Time,
         stamp: Stamp,
         reason: &str,
-        hint: Option<&str>,
+        own_hint: Option<&str>,
     ) {
         if self.round.stamp() != Some(stamp) {
             return self.drop_message();
         }
-        let any = "`elastic-node checkpoint verify` shows what is wrong with each; --resume FOLDER/STEP takes another one, and \
+        let hint = "`elastic-node checkpoint verify` shows what is wrong with each; --resume FOLDER/STEP takes another one, and \
                     --resume never none";
-        let hint = hint.map_or_else(|| any.to_owned(), |hint| shorten(hint).to_string());
+        let hint = own_hint.map_or_else(|| hint.to_owned(), shorten);
         self.fail(now, &shorten(reason), Some(&hint));
     }
 
