@@ -76,6 +76,21 @@ fn d_4_a_disk_that_fills_up_stops_decisions_and_not_the_training() {
 }
 
 #[test]
+fn d_4_a_stop_that_cannot_be_stored_is_not_acknowledged() {
+    let mut job = Job::start(&["-n", "1"], &[]);
+    job.agent("a", 1);
+    job.wait_for_sizes(&[1]);
+    let driver = job.driver.id();
+    limit_files(driver, "0");
+    let refused = operate(&job, &["stop"]);
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("the job is to end, but this is not stored"), "{stderr}");
+    limit_files(driver, "unlimited");
+    assert_eq!(job.end(), 128 + 2, "the driver that was asked still leads, and ends it");
+}
+
+#[test]
 fn d_4_a_drain_that_cannot_be_stored_is_not_acknowledged() {
     let mut job = Job::start(&["-n", "2", "--min-np", "1"], &[]);
     job.agent("a", 1);

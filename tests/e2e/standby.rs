@@ -13,6 +13,7 @@ use crate::data_path::agent_at;
 use crate::etcd::Etcd;
 use crate::metrics::metrics;
 use crate::network::{HERE, Network};
+use crate::operate::operate;
 use crate::support::{Job, binary, signal};
 
 /// Two workers on two hosts, an acting driver, and two standbys.
@@ -332,6 +333,48 @@ fn a_driver_is_replaced_by_starting_another_and_stopping_it() {
     signal(acting, Signal::SIGTERM);
     assert_eq!(two.job.standby_end("second"), 128 + 15);
     two.assert_agents_end(128 + 15);
+}
+
+/// Two drivers, of which the acting one was asked to end, and cannot give its lease back: etcd is stopped.
+fn handing_over(etcd: &Etcd) -> Three {
+    let mut two = job(&etcd.address().to_string());
+    two.job.standby("second", &[]);
+    etcd.stop();
+    signal(two.job.driver_pid(), Signal::SIGTERM);
+    two.job.wait("the handover", |job| job.events_of("handed_over").pop());
+    two
+}
+
+#[test]
+fn d_4_a_stop_that_reaches_a_driver_as_it_hands_over_is_refused() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut two = handing_over(&etcd);
+    let refused = operate(&two.job, &["stop"]);
+    etcd.go_on();
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{stderr}");
+    assert_eq!(two.job.end(), 0, "it has handed over");
+    two.wait_for_takeover(2);
+    let own = format!("{} acts now", two.job.address);
+    assert!(!two.job.stderr().contains(&own), "D-2: it follows nobody but another driver");
+    two.job.wait_for_steps();
+    two.assert_undisturbed();
+    two.finish();
+    assert_eq!(two.job.standby_end("second"), 0);
+}
+
+#[test]
+fn x_17_ctrl_c_to_a_driver_that_hands_over_ends_it_with_the_way_to_end_the_job() {
+    let Some(etcd) = Etcd::start() else { return };
+    let mut two = handing_over(&etcd);
+    signal(two.job.driver_pid(), Signal::SIGINT);
+    assert_eq!(two.job.end(), 128 + 2, "{}", two.job.stderr());
+    assert!(two.job.stderr().contains("`elastic-node stop` asks"), "{}", two.job.stderr());
+    etcd.go_on();
+    two.wait_for_takeover(2);
+    two.assert_undisturbed();
+    two.finish();
+    assert_eq!(two.job.standby_end("second"), 0);
 }
 
 #[test]

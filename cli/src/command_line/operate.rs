@@ -90,6 +90,10 @@ fn refused(reason: String) -> CommandFailure {
     CommandFailure::new(reason).hint("`elastic-node status` shows the hosts of the job")
 }
 
+fn stop_refused(reason: String) -> CommandFailure {
+    CommandFailure::new(reason).hint("`elastic-node status` shows whether the job goes on")
+}
+
 /// Gives a request to the driver of a job that runs.
 async fn ask(
     job: Option<&str>,
@@ -101,10 +105,12 @@ async fn ask(
         JobSource::Over(ended) => return Err(runs_no_more(&ended.job, ended.end.condition())),
         JobSource::Lost(entry) => return Err(runs_no_more(&entry.job, entry.condition())),
     };
+    let is_stop = matches!(request, ClientRequest::Stop);
     let client = StatusClient::connect(&driver, &token).await?;
     let answer = client.request(request).await;
     client.close().await;
     match answer? {
+        ClientResponse::Refused { reason } if is_stop => Err(stop_refused(reason)),
         ClientResponse::Refused { reason } => Err(refused(reason)),
         answer => Ok(answer),
     }

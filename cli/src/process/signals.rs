@@ -56,6 +56,8 @@ struct SignalQueue {
     waiting: Mutex<VecDeque<Heard>>,
     /// The first signal that was taken.
     first: OnceLock<Heard>,
+    /// The second signal, as soon as it has come.
+    second: OnceLock<Heard>,
     came: Notify,
     pulse: Pulse,
 }
@@ -83,6 +85,7 @@ impl Signals {
         let shared = Arc::new(SignalQueue {
             waiting: Mutex::default(),
             first: OnceLock::new(),
+            second: OnceLock::new(),
             came: Notify::new(),
             pulse,
         });
@@ -119,6 +122,11 @@ impl Signals {
     /// The first signal that was taken, if there was one: the process was asked to end.
     pub(crate) fn first(&self) -> Option<Heard> {
         self.0.first.get().copied()
+    }
+
+    /// The second signal, taken or not, if one has come that asks for more than a driver's handover: any but SIGTERM.
+    pub(crate) fn beyond_handover(&self) -> Option<Heard> {
+        self.0.second.get().copied().filter(|heard| heard.number != Signal::SIGTERM as i32)
     }
 }
 
@@ -172,6 +180,7 @@ async fn hear(shared: &SignalQueue, mut sources: Sources) {
     while is_echo(first, second, boot_time().saturating_sub(asked_at)) {
         second = sources.next().await;
     }
+    shared.second.get_or_init(|| second);
     shared.tell(second);
     let third = std::pin::pin!(sources.next());
     let waited = std::pin::pin!(while_actors_run(&shared.pulse));

@@ -46,6 +46,13 @@ pub struct DriverCard {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct StoreRevision(i64);
 
+/// What tells the leader key of one leadership from that of any other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LeaderSign {
+    won_at: Number,
+    lease_id: Number,
+}
+
 /// A driver that wants to act.
 #[derive(Debug)]
 pub struct Candidate {
@@ -57,6 +64,8 @@ pub struct Candidate {
     takes_over_only: bool,
     since: Option<StoreRevision>,
     seen: SeenRecords,
+    /// The last leadership of this process, which is over.
+    led: Option<LeaderSign>,
     lease: Option<CandidateLease>,
 }
 
@@ -124,8 +133,8 @@ impl Candidate {
         let keys = Keys::new(&address.prefix);
         let gateway = Gateway::new(address);
         let id = Uuid::new_v4().to_string();
-        let (since, seen, lease) = (None, SeenRecords::default(), None);
-        Self { gateway, keys, id, card, ttl, takes_over_only, since, seen, lease }
+        let (since, seen, led, lease) = (None, SeenRecords::default(), None, None);
+        Self { gateway, keys, id, card, ttl, takes_over_only, since, seen, led, lease }
     }
 
     /// The revision since which this driver stands by: a job that has ended after it was this driver's job.
@@ -149,6 +158,13 @@ impl Candidate {
         self
     }
 
+    /// Names the last leadership of the same process, which is over: its key is no other leader's.
+    #[must_use]
+    pub const fn having_led(mut self, led: Option<LeaderSign>) -> Self {
+        self.led = led;
+        self
+    }
+
     /// Tries once to become the driver that acts; stands by if another one acts. `clock` is the time since any
     /// fixed moment.
     ///
@@ -156,7 +172,7 @@ impl Candidate {
     /// [`JournalError`], of which [`JournalError::Io`] may pass.
     pub fn campaign(&mut self, clock: &dyn Fn() -> Duration) -> Result<Campaign, JournalError> {
         let held = self.hold_lease(clock)?;
-        let sight = self.look()?;
+        let sight = self.look_for_others()?;
         let now = StoreRevision(sight.revision.0);
         // The history of a store that was put back from a copy begins again before this driver came.
         let since = self.since.map_or(now, |since| since.min(now));
@@ -219,12 +235,34 @@ impl Candidate {
         }
     }
 
-    /// The driver that leads, without a campaign; none if nobody does.
+    /// The other driver that leads, without a campaign; none if nobody does.
     ///
     /// # Errors
     /// [`JournalError`], of which [`JournalError::Io`] may pass.
     pub fn leader(&mut self) -> Result<Option<DriverCard>, JournalError> {
-        Ok(self.look()?.leader.map(|leader| read_card(&leader.value)))
+        Ok(self.look_for_others()?.leader.map(|leader| read_card(&leader.value)))
+    }
+
+    /// Looks for other leaders than this process. Its own key is still there if the store did not answer when the lease was given
+    /// back: it is removed now, so that nobody takes this driver for a leader, or waits for the lease to end.
+    fn look_for_others(&mut self) -> Result<Sight, JournalError> {
+        let mut sight = self.look()?;
+        let sign = |leader: &KeyValue| LeaderSign {
+            won_at: leader.create_revision,
+            lease_id: leader.lease,
+        };
+        let found = sight.leader.as_ref().map(sign);
+        if let Some(own) = found.filter(|sign| self.led == Some(*sign)) {
+            let leader = self.keys.leader();
+            let request = TxnRequest {
+                compare: vec![Compare::created_at(&leader, own.won_at)],
+                success: vec![EtcdOperation::delete(&leader)],
+                ..TxnRequest::default()
+            };
+            self.gateway.transact(&request, PATIENCE)?;
+            sight.leader = None;
+        }
+        Ok(sight)
     }
 
     fn look(&mut self) -> Result<Sight, JournalError> {
@@ -314,6 +352,11 @@ impl Leadership {
     pub fn finish(&mut self, last_words: Vec<u8>) -> Result<(), JournalError> {
         self.journal().finish(last_words)?;
         self.resign()
+    }
+
+    /// What tells this leadership from any other one.
+    pub const fn sign(&self) -> LeaderSign {
+        LeaderSign { won_at: self.won_at, lease_id: self.lease_id }
     }
 
     /// The state of the lease.

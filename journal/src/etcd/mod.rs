@@ -30,7 +30,7 @@ mod tls;
 mod wire;
 
 pub use self::address::{EtcdAddress, InvalidAddress};
-pub use self::election::{Campaign, Candidate, DriverCard, Leadership, StoreRevision};
+pub use self::election::{Campaign, Candidate, DriverCard, LeaderSign, Leadership, StoreRevision};
 pub use self::gateway::Gateway;
 pub use self::head::SeenRecords;
 pub use self::journal::EtcdJournal;

@@ -121,6 +121,17 @@ fn d_2_one_acts_and_who_stands_by_is_known() {
 }
 
 #[test]
+fn d_2_a_driver_whose_resignation_failed_does_not_take_itself_for_its_successor() {
+    let Some(etcd) = Etcd::start() else { return };
+    let leadership = wins(&mut candidate(&etcd, "a"));
+    let mut leaver = candidate(&etcd, "a").having_led(Some(leadership.sign()));
+    assert_eq!(leaver.leader().expect("etcd answers"), None, "only its own key was there");
+    let mut next = wins(&mut candidate(&etcd, "b"));
+    assert_eq!(leaver.leader().expect("etcd answers"), Some(card("b")));
+    assert_eq!(next.standbys(LONG).expect("it still leads"), []);
+}
+
+#[test]
 fn d_2_a_driver_that_vanished_is_followed_when_its_lease_is_over() {
     let Some(etcd) = Etcd::start() else { return };
     let mut gone = wins(&mut short_lived(&etcd, "a"));

@@ -24,7 +24,7 @@ use elastic_runtime::{
     UndeliveredReason, moment_at, spawn_child,
 };
 
-use self::operator::HostAnswer;
+use self::operator::OperatorAnswer;
 pub use self::parts::{DriverObserver, DriverParts, JournalPort, WorkerCredentials};
 pub use self::process::{
     Abandon, AskAgents, AskGlance, AskStatus, LaunchFailed, StandbysChanged, StopJob,
@@ -60,7 +60,7 @@ pub struct Driver {
     journal: Option<JournalPort>,
     permit: Box<dyn Fn() -> bool>,
     dropped_votes: u64,
-    answers: HeldAnswers<HostAnswer>,
+    answers: HeldAnswers<OperatorAnswer>,
 }
 
 impl Driver {

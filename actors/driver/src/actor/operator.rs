@@ -13,36 +13,56 @@ use crate::core::held_answers::ReleasedAnswer;
 
 /// A decision of the host manager about the operator's request. It comes by way of the driver's mailbox, and so after the hosts
 /// that it changed.
-struct HostDecided(HostAnswer);
+struct HostDecided(OperatorAnswer);
 
 impl Message for HostDecided {
     type Result = ();
 }
 
-/// An answer to the operator about a host.
-pub(super) struct HostAnswer {
+/// An answer to the operator that waits until its decision is stored.
+pub(super) struct OperatorAnswer {
     reply: ReplyTo<ClientRequest>,
     response: ClientResponse,
-    /// The state of the host since the decision, as a text.
+    /// The state since the decision, as a text.
     state: String,
+    /// What the operator does if the decision is not stored.
+    way_out: &'static str,
 }
+
+/// The way out of a request about a host that is not stored.
+const GIVE_AGAIN: &str = "give the command again once the journal can be written";
+
+/// The way out of a stop that is not stored. While the same driver leads, a second one would end the job at once.
+const STOP_AGAIN: &str =
+    "if the job goes on once the journal can be written, give the command again";
 
 impl Driver {
     /// Answers the operator's commands whose effects are stored, and those whose effects are not stored in time.
     pub(super) fn answer_operator(&mut self) {
         let now = self.node.now();
-        while let Some(released) = self.answers.poll(now, |record| self.core.is_recorded(record)) {
+        let leads = self.core.leads();
+        while let Some(released) =
+            self.answers.poll(now, leads, |record| self.core.is_recorded(record))
+        {
             match released {
                 ReleasedAnswer::Stored(answer) => answer.reply.answer(answer.response),
-                ReleasedAnswer::Late(HostAnswer { reply, state, .. }) => {
+                ReleasedAnswer::Late(OperatorAnswer { reply, state, way_out, .. }) => {
                     let trouble = self.core.journal_trouble();
                     let trouble = trouble.unwrap_or("the journal does not answer");
                     reply.answer(refused(format!(
-                        "{state}, but this is not stored, and the next driver would not know it: {trouble}; \
-                         give the command again once the journal can be written"
+                        "{state}, but this is not stored, and the next driver would not know it: {trouble}; {way_out}"
                     )));
                 }
+                ReleasedAnswer::Deposed(answer) => answer.reply.answer(leads_no_more()),
             }
+        }
+    }
+
+    /// Answers once the last record is stored. A driver that leads no more stores none, and refuses.
+    fn answer_when_stored(&mut self, answer: OperatorAnswer) {
+        match self.core.leads() {
+            true => self.answers.hold(self.now(), self.core.last_record(), answer),
+            false => answer.reply.answer(leads_no_more()),
         }
     }
 
@@ -52,7 +72,7 @@ impl Driver {
         &self,
         request: M,
         ctx: &mut Context<Self>,
-        answer: impl FnOnce(M::Result) -> HostAnswer + 'static,
+        answer: impl FnOnce(M::Result) -> OperatorAnswer + 'static,
     ) where
         M: Message + Send + 'static,
         M::Result: Send,
@@ -88,8 +108,13 @@ impl Handler<Question<ClientRequest>> for Driver {
             }
             ClientRequest::Stop => {
                 self.take(DriverInput::StopAsked);
+                self.answer_when_stored(OperatorAnswer {
+                    reply: question.reply,
+                    response: ClientResponse::Done,
+                    state: "the job is to end".to_owned(),
+                    way_out: STOP_AGAIN,
+                });
                 self.drain(ctx);
-                question.reply.answer(ClientResponse::Done);
             }
             ClientRequest::Drain { host } => {
                 let reply = question.reply;
@@ -100,7 +125,8 @@ impl Handler<Question<ClientRequest>> for Driver {
                         DrainDecision::NotListed => refused(format!("this job has no host {host}")),
                         DrainDecision::TooMany => refused("too many hosts are drained".to_owned()),
                     };
-                    HostAnswer { reply, response, state: format!("host {host} is drained") }
+                    let state = format!("host {host} is drained");
+                    OperatorAnswer { reply, response, state, way_out: GIVE_AGAIN }
                 });
             }
             ClientRequest::Readmit { host } => {
@@ -111,7 +137,7 @@ impl Handler<Question<ClientRequest>> for Driver {
                         ReadmitDecision::Readmitted => ClientResponse::Done,
                         ReadmitDecision::NotOut => ClientResponse::DoneAlready,
                     };
-                    HostAnswer { reply, response, state }
+                    OperatorAnswer { reply, response, state, way_out: GIVE_AGAIN }
                 });
             }
         }
@@ -121,16 +147,20 @@ impl Handler<Question<ClientRequest>> for Driver {
 impl Handler<HostDecided> for Driver {
     type Result = ();
 
-    /// Answers once the last record is stored. A request that found the host as it was asked for waits, too: the record that
-    /// says so may be on its way.
+    /// A request that found the host as it was asked for waits, too: the record that says so may be on its way.
     fn handle(&mut self, decided: HostDecided, ctx: &mut Context<Self>) {
         let answer = decided.0;
         if matches!(answer.response, ClientResponse::Refused { .. }) {
             return answer.reply.answer(answer.response);
         }
-        self.answers.hold(self.now(), self.core.last_record(), answer);
+        self.answer_when_stored(answer);
         self.drain(ctx);
     }
+}
+
+fn leads_no_more() -> ClientResponse {
+    let reason = "this driver leads the job no more, and the next one would not know of the request: give the command again";
+    refused(reason.to_owned())
 }
 
 const fn refused(reason: String) -> ClientResponse {

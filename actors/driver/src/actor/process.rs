@@ -96,6 +96,12 @@ impl Handler<StopJob> for Driver {
     type Result = ();
 
     fn handle(&mut self, stop: StopJob, ctx: &mut Context<Self>) {
+        if !self.core.leads() {
+            tracing::warn!(
+                signal = stop.signal,
+                "this driver leads the job no more, and cannot end it: `elastic-node stop` asks the one that leads"
+            );
+        }
         self.take(DriverInput::Stop { signal: stop.signal });
         self.drain(ctx);
     }

@@ -15,7 +15,7 @@ use super::output::DriverOutput;
 use super::phase::RoundPhase;
 use super::table::{PeerLink, Stance};
 use super::timers::Timer;
-use crate::journal::JournalRecord;
+use crate::journal::{JournalRecord, StopImage};
 
 /// How a member of the last generation is lost when the others have finished.
 #[derive(Debug)]
@@ -73,6 +73,7 @@ impl DriverCore {
         }
         let was_asked = self.stop_asked.is_some();
         if self.takeover.is_some() && !was_asked {
+            self.record_stop(signal, &reason);
             self.stop_asked = Some((signal, reason));
             return;
         }
@@ -86,7 +87,13 @@ impl DriverCore {
         }
     }
 
-    /// Ends a job that was asked to end during the takeover, now that the takeover is over. Before, the driver did not know
+    /// Records a request to end that takes effect later: the next driver ends the job, too, and does not train on.
+    pub(crate) fn record_stop(&mut self, signal: i32, reason: &str) {
+        let stop = StopImage { signal, reason: reason.to_owned() };
+        self.record(&JournalRecord::StopAsked { stop });
+    }
+
+    /// Ends a job that was asked to end during the takeover, or under a former driver, now that the takeover is over. Before, the driver did not know
     /// all agents and workers that it has to tell.
     pub(crate) fn stop_after_takeover(&mut self, now: Time) {
         if let Some((signal, reason)) = self.stop_asked.take() {

@@ -1,5 +1,5 @@
 //! [`HeldAnswers`]: answers to the operator's commands that leave once what they say is in the journal: the next driver knows
-//! it, too. Used by `actor.rs`.
+//! it, too. Used by `actor::operator`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub(crate) enum ReleasedAnswer<A> {
     Stored(A),
     /// Its record is not stored within [`ANSWERED_WITHIN`].
     Late(A),
+    /// Its record was not stored while this driver led, and will not be.
+    Deposed(A),
 }
 
 impl<A> Default for HeldAnswers<A> {
@@ -51,15 +53,17 @@ impl<A> HeldAnswers<A> {
         self.held.push_back(HeldAnswer { record, due: now + ANSWERED_WITHIN, answer });
     }
 
-    /// The next answer that waits no longer.
+    /// The next answer that waits no longer. `leads`: whether this driver still leads, and stores records.
     pub(crate) fn poll(
         &mut self,
         now: Time,
+        leads: bool,
         is_stored: impl FnOnce(u64) -> bool,
     ) -> Option<ReleasedAnswer<A>> {
         let HeldAnswer { record, due, .. } = self.held.front()?;
         let release = match is_stored(*record) {
             true => ReleasedAnswer::Stored,
+            false if !leads => ReleasedAnswer::Deposed,
             false if *due <= now => ReleasedAnswer::Late,
             false => return None,
         };
@@ -81,17 +85,27 @@ mod tests {
         let mut answers = HeldAnswers::default();
         answers.hold(Time::ZERO, 7, "a");
         answers.hold(Time::ZERO, 8, "b");
-        assert_eq!(answers.poll(Time::ZERO, |record| record <= 6), None);
+        assert_eq!(answers.poll(Time::ZERO, true, |record| record <= 6), None);
         assert_eq!(
-            answers.poll(Time::ZERO, |record| record <= 7),
+            answers.poll(Time::ZERO, true, |record| record <= 7),
             Some(ReleasedAnswer::Stored("a"))
         );
-        assert_eq!(answers.poll(Time::ZERO, |record| record <= 7), None);
+        assert_eq!(answers.poll(Time::ZERO, true, |record| record <= 7), None);
         assert_eq!(
-            answers.poll(Time::ZERO, |record| record <= 8),
+            answers.poll(Time::ZERO, true, |record| record <= 8),
             Some(ReleasedAnswer::Stored("b"))
         );
-        assert_eq!((answers.poll(Time::ZERO, |_| true), answers.due_at()), (None, None));
+        assert_eq!((answers.poll(Time::ZERO, true, |_| true), answers.due_at()), (None, None));
+    }
+
+    #[test]
+    fn d_4_a_driver_that_leads_no_more_answers_at_once_what_it_has_not_stored() {
+        let mut answers = HeldAnswers::default();
+        answers.hold(Time::ZERO, 7, "a");
+        answers.hold(Time::ZERO, 8, "b");
+        let mut poll = || answers.poll(Time::ZERO, false, |record| record <= 7);
+        assert_eq!(poll(), Some(ReleasedAnswer::Stored("a")), "the next driver knows it");
+        assert_eq!((poll(), poll()), (Some(ReleasedAnswer::Deposed("b")), None));
     }
 
     #[test]
@@ -99,11 +113,11 @@ mod tests {
         let mut answers = HeldAnswers::default();
         for answer in 0..HELD_MAX {
             answers.hold(Time::ZERO, 7, answer);
-            assert_eq!(answers.poll(Time::ZERO, |_| false), None);
+            assert_eq!(answers.poll(Time::ZERO, true, |_| false), None);
         }
         answers.hold(Time::ZERO, 7, HELD_MAX);
-        assert_eq!(answers.poll(Time::ZERO, |_| false), Some(ReleasedAnswer::Late(0)));
-        assert_eq!(answers.poll(Time::ZERO, |_| false), None);
+        assert_eq!(answers.poll(Time::ZERO, true, |_| false), Some(ReleasedAnswer::Late(0)));
+        assert_eq!(answers.poll(Time::ZERO, true, |_| false), None);
     }
 
     #[test]
@@ -112,8 +126,8 @@ mod tests {
         answers.hold(Time::ZERO, 7, "a");
         let due = Time::ZERO + ANSWERED_WITHIN;
         assert_eq!(answers.due_at(), Some(due));
-        assert_eq!(answers.poll(Time(due.0 - 1), |_| false), None);
-        assert_eq!(answers.poll(due, |_| false), Some(ReleasedAnswer::Late("a")));
+        assert_eq!(answers.poll(Time(due.0 - 1), true, |_| false), None);
+        assert_eq!(answers.poll(due, true, |_| false), Some(ReleasedAnswer::Late("a")));
         assert_eq!(answers.due_at(), None);
     }
 }

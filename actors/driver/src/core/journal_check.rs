@@ -32,6 +32,10 @@ impl DriverCore {
         {
             return differ("the last checkpoint, or the last loss of steps".to_owned());
         }
+        let is_to_end = self.stopping.is_some() || self.stop_asked.is_some();
+        if is_to_end && image.stop_asked.is_none() {
+            return differ("whether the job was asked to end".to_owned());
+        }
         self.check_journaled_workers(image).or_else(differ)?;
         self.check_journaled_slots(image).or_else(differ)?;
         self.check_journaled_hosts(image).or_else(differ)?;

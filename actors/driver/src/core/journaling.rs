@@ -50,6 +50,11 @@ impl DriverCore {
         self.outbox.is_stored(record)
     }
 
+    /// Whether this driver leads: it has neither handed the job over nor lost the right to lead it.
+    pub(crate) const fn leads(&self) -> bool {
+        !self.outbox.is_retired()
+    }
+
     /// Reason why nothing can be stored at present.
     pub(crate) fn journal_trouble(&self) -> Option<&str> {
         self.outbox.trouble()

@@ -39,6 +39,7 @@ impl DriverCore {
             }
             return false;
         }
+        self.record_stop(signal, reason);
         let reached = self.highest_step();
         let until = now + self.config.deadlines.grace;
         let reason = reason.to_owned();

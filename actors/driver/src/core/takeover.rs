@@ -56,11 +56,15 @@ impl DriverCore {
         core.divergence = Divergence::restored(&image);
         core.restore_rests(now, image.resting.clone());
         core.restore_paces(now, image.shard_paces.clone(), image.deals);
+        if image.result.is_none() {
+            core.stop_asked = image.stop_asked.clone().map(|stop| (stop.signal, stop.reason));
+        }
         if is_fresh && image.result.is_none() {
             if !image.hosts.is_empty() {
                 // Hosts of the former driver may be gone, although no takeover waits for them.
                 core.agenda.set(now + core.config.deadlines.return_grace(), Timer::Takeover);
             }
+            core.stop_after_takeover(now);
             return core;
         }
         core.await_the_others(now, &image.workers.keys().cloned().collect::<Vec<_>>());

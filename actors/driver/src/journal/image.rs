@@ -18,7 +18,7 @@ use super::record::{JobSecretsBytes, JournalRecord, whole};
 use crate::core::ReplacedFor;
 
 /// Number of fields that images of the first version lack.
-pub(super) const FIELDS_ADDED: usize = 12;
+pub(super) const FIELDS_ADDED: usize = 13;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -90,6 +90,18 @@ pub struct Image {
     /// Whether rank 0 writes each checkpoint alone, since the members' states differ.
     #[serde(default)]
     pub is_saved_by_rank_0: bool,
+    /// The operator's request to end the job; none if there was none, or the job ended at once.
+    #[serde(default)]
+    pub stop_asked: Option<StopImage>,
+}
+
+/// A request of the operator to end the job.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct StopImage {
+    /// Number of the signal that gives the exit code.
+    pub signal: i32,
+    /// The request, in words.
+    pub reason: String,
 }
 
 /// An array of which some members of a generation hold other content than the majority.
@@ -389,6 +401,7 @@ impl Image {
                 (self.checkpoint, self.checkpoint_directory) = (None, None);
             }
             JournalRecord::SavedByRank0 => self.is_saved_by_rank_0 = true,
+            JournalRecord::StopAsked { stop } => self.stop_asked = Some(stop.clone()),
             JournalRecord::StateLost { loss } => self.loss = Some(loss.clone()),
             JournalRecord::ProcessDone { worker } => {
                 if let Some(image) = self.workers.get_mut(worker) {

@@ -13,7 +13,7 @@ pub(crate) mod tests;
 
 pub use self::image::{
     CheckpointImage, DistrustedImage, GenerationImage, GenerationProgress, HostImage, Image,
-    ProcessImage, SlotImage, StateLossImage, WorkerImage,
+    ProcessImage, SlotImage, StateLossImage, StopImage, WorkerImage,
 };
 pub(crate) use self::ledger::RecordLedger;
 pub use self::record::{JobSecretsBytes, JournalRecord};

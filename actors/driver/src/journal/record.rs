@@ -10,7 +10,7 @@ use elastic_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::image::{CheckpointImage, DistrustedImage, HostImage, StateLossImage};
+use super::image::{CheckpointImage, DistrustedImage, HostImage, StateLossImage, StopImage};
 use crate::core::ReplacedFor;
 
 /// Secrets of the job, made when it began. The bytes are opaque here and never printed.
@@ -186,6 +186,11 @@ pub enum JournalRecord {
     },
     /// The members' states differ: from now on rank 0 writes each checkpoint alone.
     SavedByRank0,
+    /// The operator has asked the job to end, and its end waits for a save or for a takeover.
+    StopAsked {
+        /// The request.
+        stop: StopImage,
+    },
 }
 
 impl JournalRecord {

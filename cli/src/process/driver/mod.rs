@@ -104,6 +104,12 @@ pub(crate) fn run_driver(
             end => end?,
         };
         match end {
+            // Such a signal ends a job, and this driver had no job to end any more.
+            DriverLifeEnd::HandedOver | DriverLifeEnd::Followed
+                if let Some(heard) = signals.beyond_handover() =>
+            {
+                return Err(stopped_without_the_job(heard));
+            }
             DriverLifeEnd::Over(JobResult { outcome: JobOutcome::Succeeded, .. })
             | DriverLifeEnd::Followed => {
                 return Ok(());
@@ -114,17 +120,16 @@ pub(crate) fn run_driver(
                 standing.leaves = signals.first();
             }
             DriverLifeEnd::Over(result) => return Err(tell(result)),
+            DriverLifeEnd::Asked(heard) if standing.leaves.is_some() => {
+                return Err(stopped_without_the_job(heard));
+            }
             DriverLifeEnd::Asked(heard) => {
                 let message = format!("stopped by signal {} while standing by", heard.number);
                 return Err(CommandFailure::new(message).with_code(heard.code()));
             }
             // The request to end was about this process, too.
             DriverLifeEnd::Deposed(reason) if let Some(heard) = signals.first() => {
-                let message = format!("stopped by signal {}", heard.number);
-                let hint =
-                    "another driver may go on with the job: `elastic-node stop` asks that one";
-                let failure = CommandFailure::new(message).with_code(heard.code());
-                return Err(failure.source(Abandoned(reason)).hint(hint));
+                return Err(stopped_without_the_job(heard).source(Abandoned(reason)));
             }
             DriverLifeEnd::Lost(failure) => return Err(outlived(failure, beside, &signals)),
             // Everything of the old term is gone with its system of actors: the driver is as if just started.
@@ -134,6 +139,13 @@ pub(crate) fn run_driver(
             }
         }
     }
+}
+
+/// The failure of a driver that was asked to end when it led the job no more.
+fn stopped_without_the_job(heard: Heard) -> CommandFailure {
+    CommandFailure::new(format!("stopped by signal {}", heard.number))
+        .with_code(heard.code())
+        .hint("another driver may go on with the job: `elastic-node stop` asks that one")
 }
 
 /// Starts to receive signals, once there is a thread for that if the driver goes on with a job. Until then signals end the

@@ -8,8 +8,8 @@ use std::time::Duration;
 use elastic_driver::{Abandon, Driver, StandbysChanged};
 use elastic_journal::JournalError;
 use elastic_journal::etcd::{
-    Campaign, Candidate, DriverCard, EtcdAddress, EtcdJournal, Keeper, KeeperMessage, Permit,
-    SeenRecords, StoreRevision,
+    Campaign, Candidate, DriverCard, EtcdAddress, EtcdJournal, Keeper, KeeperMessage, LeaderSign,
+    Permit, SeenRecords, StoreRevision,
 };
 use elastic_protocol::JobResult;
 use elastic_protocol::messages::DriverStatus;
@@ -72,6 +72,8 @@ pub(super) struct Standing {
     pub(super) since: Option<StoreRevision>,
     /// The signal by which it was asked to go while it acted. It waits for a driver that follows it.
     pub(super) leaves: Option<Heard>,
+    /// Its last leadership, which is over.
+    led: Option<LeaderSign>,
     /// The records of its job that it has seen: it begins no other job, and leads from no older journal.
     pub(super) seen: SeenRecords,
     /// The id of the job that it has led or stood by for.
@@ -161,20 +163,32 @@ pub(super) async fn stand(
     }
     let mut candidate = Candidate::new(store.clone(), card, plan.lease, plan.is_standby)
         .standing_since(standing.since)
-        .having_seen(standing.seen.clone());
+        .having_seen(standing.seen.clone())
+        .having_led(standing.led);
     let begun = Instant::now();
     let (mut said, mut failing) = (None, None);
-    // While this driver leaves, its standbys go first.
-    while leaves.is_some() && begun.elapsed() < plan.lease + FOLLOWED_WITHIN {
+    // While this driver leaves, its standbys go first. They can follow it only while the store answers.
+    let mut could_follow_since = begun;
+    while leaves.is_some() && could_follow_since.elapsed() < plan.lease + FOLLOWED_WITHIN {
+        if let Some(heard) = signals.beyond_handover() {
+            return Ok(Stood::Asked(heard));
+        }
         let looked = lane.run("look", move || {
             let leader = candidate.leader();
             (candidate, leader)
         });
         let leader;
         (candidate, leader) = looked.await.failed("this driver cannot stand by")?;
-        if let Ok(Some(card)) = leader {
-            tracing::info!(%store, "{} acts now", card.address);
-            return Ok(Stood::Followed);
+        match leader {
+            Ok(Some(card)) => {
+                tracing::info!(%store, "{} acts now", card.address);
+                return Ok(Stood::Followed);
+            }
+            Ok(None) => {}
+            Err(error) if begun.elapsed() > FIRST_ANSWER_WITHIN => {
+                return Err(unreachable(store, error));
+            }
+            Err(_) => could_follow_since = Instant::now(),
         }
         sleep(LOOK_EVERY).await;
     }
@@ -198,6 +212,7 @@ pub(super) async fn stand(
         standing.since = candidate.since().or(standing.since);
         let now = match campaign {
             Ok(Campaign::Won(leadership)) => {
+                standing.led = Some(leadership.sign());
                 let journal = leadership.journal();
                 let (tell, told) = mpsc::channel(TOLD_MAX);
                 let pulse = Pulse::new(boot_time() + BEGINS_WITHIN);

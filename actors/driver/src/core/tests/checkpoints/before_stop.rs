@@ -126,6 +126,39 @@ fn c_1_a_stop_during_a_takeover_waits_for_its_end_and_saves_then() {
 }
 
 #[test]
+fn d_4_a_stop_that_waits_for_its_save_or_for_a_takeover_is_known_to_the_next_driver() {
+    for in_takeover in [false, true] {
+        let mut cluster = of_steps();
+        say_all(&mut cluster, 70);
+        if in_takeover {
+            cluster.restart_driver();
+        }
+        stop(&mut cluster);
+        assert_eq!(outcome(&cluster), None, "in a takeover: {in_takeover}");
+        cluster.restart_driver();
+        cluster.come_back(&["a", "b"]);
+        cluster.pass(Duration::from_secs(1));
+        assert_eq!((outcome(&cluster), saving(&cluster).is_some()), (None, true));
+        save(&mut cluster);
+        assert_eq!(outcome(&cluster), Some(JobOutcome::Stopped));
+        assert!(cluster.result.as_ref().is_some_and(|end| end.reason == "stopped by signal 2"));
+    }
+}
+
+#[test]
+fn d_4_a_stop_is_stored_by_a_driver_that_leads_and_by_no_other() {
+    let mut cluster = of_steps();
+    say_all(&mut cluster, 70);
+    let before = cluster.core.last_record();
+    stop(&mut cluster);
+    assert!(cluster.core.last_record() > before && cluster.core.leads());
+    let mut deposed = of_steps();
+    deposed.core.handle_abandon("its lease has ended");
+    stop(&mut deposed);
+    assert!(!deposed.core.leads() && !deposed.core.is_recorded(deposed.core.last_record()));
+}
+
+#[test]
 fn c_4_a_stop_during_a_reset_says_why_nothing_is_saved() {
     let mut forming = of_steps();
     say_all(&mut forming, 70);
