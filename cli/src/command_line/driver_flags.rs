@@ -110,7 +110,7 @@ pub(crate) struct DriverFlags {
     pub(crate) on_failure: Option<OnFailure>,
     /// Loss of every worker that held the training state, where no checkpoint is newer than what is left (with --checkpoint the
     /// job goes on from the newest one): end the job, or begin again from the start [default: fail, unless less than a
-    /// minute of training is lost]
+    /// minute of training is lost; a state that came from a checkpoint of an earlier job is never lost for that]
     #[arg(long, env = "ELASTIC_ON_TOTAL_LOSS", value_enum)]
     pub(crate) on_total_loss: Option<OnTotalLoss>,
     /// A worker for which others wait for longer than is usual: name it, show its stacks, too, start another process in its

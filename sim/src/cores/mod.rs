@@ -205,7 +205,7 @@ impl World {
         let driver = match &options.from {
             Some(moment) => recorded_driver(moment, &scenario, seed, birth),
             None => {
-                let tenancy = Tenancy::begin(&state_dir, &scenario.driver.program, seed, 1)
+                let tenancy = Tenancy::begin(&state_dir, &scenario.driver.program, seed, (1, 0))
                     .expect("an empty state directory on a sound disk");
                 let recorder = tape.recorder(1);
                 DriverLife::new(hub, &scenario, seed, birth, (tenancy, recorder))

@@ -40,7 +40,7 @@ pub(super) fn recorded_driver(
     birth: DriverBirth,
 ) -> DriverLife {
     let image = Image { job: Some(job_id(seed, JOB)), ..moment.image.clone() };
-    let tenure = Tenure { job: job_id(seed, JOB), image, last: moment.record };
+    let tenure = Tenure { job: job_id(seed, JOB), image, last: moment.record, begins_at_ms: None };
     // It was given no journal of its own: its process is dead.
     let handle = SimulatedStateDir::new(seed, false).open().expect("an empty journal in memory");
     let mut driver =

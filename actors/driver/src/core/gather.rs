@@ -285,6 +285,7 @@ impl DriverCore {
         self.pacing.runs(now);
         if !self.is_by_restart() {
             self.state.trains(now);
+            self.record_state(now);
         }
         self.record_running(stamp);
         self.first_cause.forget();

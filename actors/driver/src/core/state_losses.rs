@@ -13,7 +13,7 @@ use super::phase::RoundPhase;
 use crate::journal::{JournalRecord, StateLossImage};
 
 /// Training time that a job may lose if no `--on-total-loss` is given: with less behind the state, it begins again from the
-/// start.
+/// start. A state that came from a checkpoint of an earlier job has more behind it.
 const CHEAP_TO_REPEAT: Duration = Duration::from_secs(60);
 
 impl DriverCore {
@@ -61,6 +61,27 @@ impl DriverCore {
         }
     }
 
+    /// Counts the time without a driver as trained if the takeover has found every member of the generation, and it trains on: a
+    /// member that is lost would have stopped the others.
+    pub(crate) fn count_training_without_a_driver(&mut self, now: Time) {
+        let unseen = self.state.take_time_without_a_driver();
+        let is_whole = self
+            .round
+            .current()
+            .is_some_and(|current| current.alive.len() == current.assignment.world_size() as usize);
+        let trains_on = is_whole && matches!(self.round.phase(), RoundPhase::Run);
+        if let Some(unseen) = unseen.filter(|_| trains_on && !self.is_by_restart()) {
+            self.state.trained_for_longer(unseen);
+            self.record_state(now);
+        }
+    }
+
+    /// Notes that training goes on from a checkpoint of an earlier job: the training behind it is this job's to lose.
+    pub(crate) fn inherit_state(&mut self, now: Time) {
+        self.state.inherit();
+        self.record_state(now);
+    }
+
     pub(crate) fn record_state(&mut self, now: Time) {
         self.record(&self.state.to_record(now));
     }
@@ -96,6 +117,7 @@ impl DriverCore {
         self.record_state(now);
         let what = match lost {
             0 => format!("the steps after step {left}, of which no driver was told,"),
+            _ if self.state.is_inherited() => format!("at least {}", counted(lost, "step")),
             _ => format!(
                 "at least {}, committed in {} s of training,",
                 counted(lost, "step"),
@@ -121,7 +143,7 @@ impl DriverCore {
         match self.config.on_total_loss {
             Some(OnTotalLoss::Fail) => true,
             Some(OnTotalLoss::Restart) => false,
-            None => self.state.trained() >= CHEAP_TO_REPEAT,
+            None => self.state.is_inherited() || self.state.trained() >= CHEAP_TO_REPEAT,
         }
     }
 

@@ -34,7 +34,7 @@ impl DriverCore {
     /// A driver with a journal. It goes on from the journal's state, or begins the job if that is new, and records
     /// its own decisions.
     pub fn with_journal(config: DriverConfig, tenure: Tenure, rng: ChaCha8Rng, now: Time) -> Self {
-        let Tenure { job, image, last } = tenure;
+        let Tenure { job, image, last, begins_at_ms } = tenure;
         let mut core = Self::new(config, job, image.term, rng, now);
         let restored = (image.clone(), image.workers.is_empty() && image.current.is_none());
         let between = core.config.records_between_snapshots;
@@ -47,7 +47,7 @@ impl DriverCore {
         if !is_planted(Bug::IncarnationsBeginAnew) {
             core.roster.restore_incarnation(image.incarnation);
         }
-        core.state = TrainedState::restored(&image);
+        core.state = TrainedState::restored(&image, now, begins_at_ms);
         core.checkpoints = Checkpoints::restored(Some(&image));
         for ((host, number), slot) in &image.slots {
             let id = (host.clone(), *number);
@@ -173,7 +173,8 @@ impl DriverCore {
         self.enter_phase(now, phase);
         if self.round.phase().is_generation_active() && !self.is_by_restart() {
             let trains = !matches!(self.round.phase(), RoundPhase::Form { .. });
-            if self.state.resumed(now, trains) {
+            let trains_on = matches!(self.round.phase(), RoundPhase::Run);
+            if self.state.resumed(now, trains, trains_on) {
                 self.record_state(now);
             }
             if trains {
@@ -336,6 +337,7 @@ impl DriverCore {
         let Some(takeover) = self.takeover.take() else { return };
         self.round.gather_changed(now);
         self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since()) });
+        self.count_training_without_a_driver(now);
         self.give_up_the_incomplete(now);
         self.answer_restored_divergence(now);
         if is_planted(Bug::TakeoverResets) && self.round.phase().is_generation_active() {

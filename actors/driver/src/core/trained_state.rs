@@ -17,6 +17,13 @@ const RECORDED_EVERY: Duration = Duration::from_secs(10);
 /// The least training time behind a state that was trained: while no driver lived, or before the driver heard that training began.
 const UNSEEN: Duration = Duration::from_millis(1);
 
+/// A moment of the driver's clock, and of the wall clock.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct ClockReading {
+    at: Time,
+    wall_ms: u64,
+}
+
 /// Progress of the training state, and its losses.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct TrainedState {
@@ -39,11 +46,24 @@ pub(crate) struct TrainedState {
     /// Whether the members may have committed later steps while no driver lived, of which none has told this driver.
     #[serde(default)]
     unseen: bool,
+    /// The wall clock at the driver's start; none if nobody has told it.
+    #[serde(default)]
+    clock: Option<ClockReading>,
+    /// Time from the former driver's last record of a generation that trained until this driver's start; taken when the takeover
+    /// is over.
+    #[serde(default)]
+    without_a_driver: Option<Duration>,
+    /// Wall clock of the former driver's last record.
+    #[serde(default)]
+    recorded_until_ms: Option<u64>,
+    /// Whether the state has come from a checkpoint of an earlier job: the training behind it is not in `trained`.
+    #[serde(default)]
+    is_inherited: bool,
 }
 
 impl TrainedState {
-    /// The progress that a former driver has recorded.
-    pub(crate) fn restored(image: &Image) -> Self {
+    /// The progress that a former driver has recorded. `wall_ms`: the wall clock now.
+    pub(crate) fn restored(image: &Image, now: Time, wall_ms: Option<u64>) -> Self {
         Self {
             committed: image.committed,
             trained: Duration::from_millis(image.trained_ms),
@@ -53,6 +73,10 @@ impl TrainedState {
             loss: image.loss.clone(),
             loss_is_open: false,
             unseen: false,
+            clock: wall_ms.map(|wall_ms| ClockReading { at: now, wall_ms }),
+            without_a_driver: None,
+            recorded_until_ms: image.trained_until_ms,
+            is_inherited: image.is_inherited,
         }
     }
 
@@ -93,10 +117,16 @@ impl TrainedState {
         self.trains_since.is_some()
     }
 
-    /// Goes on with a former driver's generation. `trains`: it was recorded to train. It may have trained and committed without
-    /// a driver even if that is not recorded: that counts as [`UNSEEN`] at least. Returns whether that is to be recorded.
-    pub(crate) fn resumed(&mut self, now: Time, trains: bool) -> bool {
+    /// Goes on with a former driver's generation. `trains`: it was recorded to train; `trains_on`: and not to stop. It may have
+    /// trained and committed without a driver even if that is not recorded: that counts as [`UNSEEN`] at least. Returns whether
+    /// that is to be recorded.
+    pub(crate) fn resumed(&mut self, now: Time, trains: bool, trains_on: bool) -> bool {
         self.trains_since = trains.then_some(now);
+        let until = self.recorded_until_ms.filter(|_| trains_on);
+        self.without_a_driver = self.wall_ms(now).zip(until).map(|(now_ms, until_ms)| {
+            // Clocks of two hosts may differ, and one may have been set back.
+            Duration::from_millis(now_ms.saturating_sub(until_ms))
+        });
         self.unseen = true;
         self.trained_unseen()
     }
@@ -107,6 +137,32 @@ impl TrainedState {
         let is_news = self.trained < UNSEEN;
         self.trained = self.trained.max(UNSEEN);
         is_news
+    }
+
+    /// The time that a generation may have trained while no driver lived. It is taken once.
+    pub(crate) const fn take_time_without_a_driver(&mut self) -> Option<Duration> {
+        self.without_a_driver.take()
+    }
+
+    /// Notes that the state was trained for longer than was seen.
+    pub(crate) fn trained_for_longer(&mut self, unseen: Duration) {
+        self.trained += unseen;
+    }
+
+    /// Notes that the state has come from a checkpoint of an earlier job.
+    pub(crate) const fn inherit(&mut self) {
+        self.is_inherited = true;
+    }
+
+    /// Whether the state has come from a checkpoint of an earlier job: more training is behind it than `trained`.
+    pub(crate) const fn is_inherited(&self) -> bool {
+        self.is_inherited
+    }
+
+    /// The wall clock at this time, in milliseconds since 1970.
+    fn wall_ms(&self, now: Time) -> Option<u64> {
+        let ClockReading { at, wall_ms } = self.clock?;
+        Some(wall_ms.saturating_add(whole_ms(now.since(at))))
     }
 
     /// Notes that all members hold this step: they were told to begin at it, or have reported it.
@@ -147,7 +203,7 @@ impl TrainedState {
     /// Forgets the state, since the job begins anew: from nothing, or with another kind of process. The lost steps stay counted.
     pub(crate) fn forget(&mut self) {
         (self.committed, self.trained, self.trains_since) = (None, Duration::ZERO, None);
-        self.unseen = false;
+        (self.unseen, self.is_inherited) = (false, false);
     }
 
     /// Whether the progress is to be recorded again. It then counts as recorded.
@@ -159,12 +215,19 @@ impl TrainedState {
         is_due
     }
 
-    /// The progress as a record of the journal.
+    /// The progress as a record of the journal. While a takeover lasts, it is that of the former driver's last record: should this
+    /// driver die, too, the next one counts from there.
     pub(crate) fn to_record(&self, now: Time) -> JournalRecord {
-        JournalRecord::Trained {
+        let (trained, at_ms) = match self.without_a_driver {
+            Some(_) => (self.trained, self.recorded_until_ms),
+            None => (self.trained_for(now), self.wall_ms(now)),
+        };
+        JournalRecord::TrainedUntil {
             committed: self.committed,
-            trained_ms: u64::try_from(self.trained_for(now).as_millis()).unwrap_or(u64::MAX),
+            trained_ms: whole_ms(trained),
             steps_lost: self.steps_lost,
+            at_ms,
+            is_inherited: self.is_inherited,
         }
     }
 
@@ -183,7 +246,7 @@ impl TrainedState {
     pub(crate) fn lose(&mut self, mut loss: StateLossImage, goes_on: bool) -> StateLossImage {
         self.committed = goes_on.then_some(loss.begins_at);
         if !goes_on {
-            self.trained = Duration::ZERO;
+            (self.trained, self.is_inherited) = (Duration::ZERO, false);
         }
         let open = self.loss.take().filter(|_| self.loss_is_open);
         loss.committed = open.map_or(loss.committed, |open| open.committed.max(loss.committed));
@@ -233,6 +296,10 @@ impl TrainedState {
     }
 }
 
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,7 +308,8 @@ mod tests {
     fn l_1_a_generation_that_trained_while_no_driver_lived_has_trained() {
         for recorded_to_train in [true, false] {
             let mut state = TrainedState::default();
-            assert!(state.resumed(Time::ZERO, recorded_to_train), "it is to be recorded");
+            let is_news = state.resumed(Time::ZERO, recorded_to_train, recorded_to_train);
+            assert!(is_news, "it is to be recorded");
             state.rests(Time::ZERO);
             assert!(!state.trained().is_zero(), "recorded to train: {recorded_to_train}");
         }

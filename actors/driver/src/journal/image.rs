@@ -18,7 +18,7 @@ use super::record::{JobSecretsBytes, JournalRecord, whole};
 use crate::core::ReplacedFor;
 
 /// Number of fields that images of the first version lack.
-pub(super) const FIELDS_ADDED: usize = 13;
+pub(super) const FIELDS_ADDED: usize = 15;
 
 /// State that the records of a journal give.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -93,6 +93,12 @@ pub struct Image {
     /// The operator's request to end the job; none if there was none, or the job ended at once.
     #[serde(default)]
     pub stop_asked: Option<StopImage>,
+    /// Wall clock of the last record of the progress, in milliseconds since 1970; none where that was not recorded.
+    #[serde(default)]
+    pub trained_until_ms: Option<u64>,
+    /// Whether the state has come from a checkpoint of an earlier job: its training is behind it, and its time is not known.
+    #[serde(default)]
+    pub is_inherited: bool,
 }
 
 /// A request of the operator to end the job.
@@ -370,6 +376,17 @@ impl Image {
             JournalRecord::Trained { committed, trained_ms, steps_lost } => {
                 (self.committed, self.trained_ms) = (*committed, *trained_ms);
                 self.steps_lost = *steps_lost;
+            }
+            JournalRecord::TrainedUntil {
+                committed,
+                trained_ms,
+                steps_lost,
+                at_ms,
+                is_inherited,
+            } => {
+                (self.committed, self.trained_ms) = (*committed, *trained_ms);
+                (self.steps_lost, self.trained_until_ms) = (*steps_lost, *at_ms);
+                self.is_inherited = *is_inherited;
             }
             JournalRecord::SlotRests { host, slot, why } => {
                 let slot = (host.clone(), *slot);

@@ -126,7 +126,7 @@ pub enum JournalRecord {
         /// The worker.
         worker: WorkerId,
     },
-    /// Progress of the training state.
+    /// Progress of the training state. Written by older versions; newer ones write `TrainedUntil`.
     Trained {
         /// Highest step that all members of a generation are known to hold.
         committed: Option<Step>,
@@ -190,6 +190,19 @@ pub enum JournalRecord {
     StopAsked {
         /// The request.
         stop: StopImage,
+    },
+    /// Progress of the training state.
+    TrainedUntil {
+        /// Highest step that all members of a generation are known to hold.
+        committed: Option<Step>,
+        /// Training time behind it, in milliseconds.
+        trained_ms: u64,
+        /// Lost steps in the whole job.
+        steps_lost: u64,
+        /// Wall clock of the record, in milliseconds since 1970; none if the driver's start does not name it.
+        at_ms: Option<u64>,
+        /// Whether the state has come from a checkpoint of an earlier job.
+        is_inherited: bool,
     },
 }
 

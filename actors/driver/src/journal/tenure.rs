@@ -1,6 +1,8 @@
 //! [`Tenure`]: the starting state of an incarnation of the driver. The driver's process begins it before it makes the core:
 //! the term is raised and stored first.
 
+use std::time::SystemTime;
+
 use elastic_journal::{Journal, JournalBatch, JournalError, JournalSnapshot};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobId, ProgramSpec, Term};
@@ -27,6 +29,9 @@ pub struct Tenure {
     pub image: Image,
     /// Number of the last record.
     pub last: u64,
+    /// Wall clock at the start of the core, in milliseconds since 1970; none if nobody has told it.
+    #[serde(default)]
+    pub begins_at_ms: Option<u64>,
 }
 
 /// Reason why a driver cannot begin.
@@ -86,7 +91,15 @@ impl Tenure {
         // The snapshot saves the next incarnation from reading these records again.
         batch.snapshot = Some(JournalSnapshot { upto: batch.last(), bytes: image.encode() });
         journal.append(&batch)?;
-        Ok(Self { job, image, last: batch.last() })
+        Ok(Self { job, image, last: batch.last(), begins_at_ms: None })
+    }
+
+    /// Tells the wall clock at the start of the core, from which the core knows how long no driver lived.
+    #[must_use]
+    pub fn beginning_at(mut self, wall_clock: SystemTime) -> Self {
+        let since_1970 = wall_clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.begins_at_ms = u64::try_from(since_1970.as_millis()).ok();
+        self
     }
 
     /// Whether an earlier incarnation drove this job.

@@ -101,7 +101,10 @@ fn neither_keys_nor_the_jobs_secrets_nor_the_programs_arguments_are_recorded() {
     // A driver that takes over this journal, from its first line to a state in the middle.
     let tape = Tape::default();
     let config = DriverConfig::new(program());
-    let start = DriverStart::Journal { config, tenure: Box::new(Tenure { job, image, last: 2 }) };
+    let start = DriverStart::Journal {
+        config,
+        tenure: Box::new(Tenure { job, image, last: 2, begins_at_ms: None }),
+    };
     let recorder = DriverRecorder::new(Box::new(tape.clone()), "m").segments_of(1);
     let mut driver = begin(start, Some(recorder));
     settle(&mut driver, Time::ZERO);

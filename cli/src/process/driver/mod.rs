@@ -317,7 +317,8 @@ async fn drive(
     }
     let (start, journal) = match durable {
         Some(Durable { tenure, port, .. }) => {
-            (DriverStart::Journal { config, tenure: Box::new(tenure) }, Some(port))
+            let tenure = Box::new(tenure.beginning_at(wall_clock()));
+            (DriverStart::Journal { config, tenure }, Some(port))
         }
         None => (DriverStart::New { config, job: *job, term: *term }, None),
     };

@@ -2,6 +2,7 @@
 //! Outputs that depend on a record leave the driver once the store has answered, which takes time. Part of the simulated world.
 
 use std::convert::Infallible;
+use std::time::{Duration, SystemTime};
 
 use elastic_driver::DriverInput;
 use elastic_driver::journal::{Founding, JobSecretsBytes, Tenure, TenureError};
@@ -36,12 +37,13 @@ impl Tenancy {
         state_dir: &SimulatedStateDir,
         program: &ProgramSpec,
         seed: u64,
-        life: u32,
+        (life, at): (u32, u64),
     ) -> Result<Self, TenureError<Infallible>> {
         let mut handle = state_dir.open()?;
         let founding =
             || Ok(Founding { job: job_id(seed, life), secrets: JobSecretsBytes::default() });
         let tenure = Tenure::begin(&mut handle, program, founding)?;
+        let tenure = tenure.beginning_at(SystemTime::UNIX_EPOCH + Duration::from_nanos(at));
         Ok(Self { tenure, handle })
     }
 }

@@ -245,6 +245,8 @@ pub(super) struct DriverLife {
     pub(super) standbys: Standbys,
     /// Whether the job was to be ended by this life.
     pub(super) is_asked_to_stop: bool,
+    /// Whether a former life has stored the operator's request to end the job.
+    pub(super) is_to_end: bool,
     /// The generation that this life has taken back: the job begins again with its processes.
     pub(super) taken_back: Option<Stamp>,
     /// World time at which a look first found that the driver was told that another journal stands in its place.
@@ -292,6 +294,7 @@ impl DriverLife {
         };
         let result = tenure.image.result.clone();
         let phase = if result.is_some() { ObservedPhase::Over } else { phase };
+        let is_to_end = tenure.image.stop_asked.is_some();
         let keeps_processes = match scenario.driver.mode {
             ElasticMode::InProcess => true,
             ElasticMode::Restart => false,
@@ -379,7 +382,8 @@ impl DriverLife {
             before_leaving: None,
             keeps_processes,
             standbys: Standbys::default(),
-            is_asked_to_stop: false,
+            is_asked_to_stop: is_to_end,
+            is_to_end,
             taken_back: None,
             displaced_since: None,
             dead_disk: None,

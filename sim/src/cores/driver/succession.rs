@@ -81,7 +81,7 @@ impl World {
         self.lives += 1;
         let life = self.lives;
         let (seed, program) = (self.options.seed, &self.scenario.driver.program);
-        let begun = Tenancy::begin(&self.state_dir, program, seed, life);
+        let begun = Tenancy::begin(&self.state_dir, program, seed, (life, self.now));
         let mut tenancy = match begun {
             Ok(tenancy) => tenancy,
             Err(error) => {

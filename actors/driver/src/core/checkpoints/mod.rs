@@ -201,6 +201,10 @@ impl DriverCore {
             // A former driver has ended before it could record this save, or another job has made it.
             let is_first = self.checkpoints.last.is_none() && self.round.resets() == 0;
             self.checkpoints.begun_at = is_first.then_some(step);
+            // One that this job has made has training of this job behind it.
+            if self.checkpoints.last.is_none() && self.state.trained().is_zero() {
+                self.inherit_state(now);
+            }
             self.keep_found_checkpoint(CheckpointImage {
                 generation: self.round.generation(),
                 step,

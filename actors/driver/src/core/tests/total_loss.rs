@@ -274,3 +274,48 @@ fn d_3_a_new_driver_knows_what_was_committed_before_it() {
     cluster.come_back(&["a", "b"]);
     assert_eq!(status(&cluster).steps_lost, 98, "the count is on record");
 }
+
+/// Two workers whose driver is dead for this time. The workers live on, or have ended meanwhile.
+fn without_a_driver_for(seconds: u64, live_on: bool) -> Cluster {
+    let mut cluster = trained(98, 15, |_| {});
+    cluster.now = cluster.now + Duration::from_secs(seconds);
+    if !live_on {
+        cluster.members().iter().for_each(|worker| cluster.end_unseen(worker));
+    }
+    cluster.restart_driver();
+    cluster
+}
+
+#[test]
+fn l_1_time_without_a_driver_counts_as_trained_where_all_members_are_back() {
+    for (seconds, fails) in [(20, false), (80, true)] {
+        let mut cluster = without_a_driver_for(seconds, true);
+        cluster.come_back(&["a", "b"]);
+        cluster.pass(Duration::from_secs(10));
+        report(&mut cluster, 120);
+        kill_all(&mut cluster);
+        cluster.pass(Duration::from_secs(5));
+        assert_eq!(cluster.core.result_so_far().is_some(), fails, "after {seconds} s");
+    }
+}
+
+#[test]
+fn l_1_time_without_a_driver_counts_for_the_driver_after_one_that_died_in_its_takeover() {
+    let mut cluster = without_a_driver_for(80, true);
+    cluster.come_back(&["a"]);
+    report(&mut cluster, 110);
+    cluster.restart_driver();
+    cluster.come_back(&["a", "b"]);
+    kill_all(&mut cluster);
+    cluster.pass(Duration::from_secs(5));
+    let result = cluster.core.result_so_far().expect("more than a minute is lost");
+    assert!(result.reason.contains("s of training, are lost"), "{}", result.reason);
+}
+
+#[test]
+fn l_1_time_without_a_driver_is_not_known_to_be_trained_where_nobody_is_back() {
+    let mut cluster = without_a_driver_for(80, false);
+    cluster.come_back(&["a", "b"]);
+    cluster.pass(Duration::from_secs(60));
+    assert_eq!((cluster.core.result_so_far(), cluster.losses.len()), (None, 1));
+}

@@ -29,14 +29,14 @@ fn without_hosts(every: CheckpointEvery, resume: ResumeFrom) -> Cluster {
 }
 
 fn without_hosts_that(
-    on_total_loss: OnTotalLoss,
+    on_total_loss: impl Into<Option<OnTotalLoss>>,
     every: CheckpointEvery,
     resume: ResumeFrom,
 ) -> Cluster {
     Cluster::new(|config| {
         config.np = Some(2);
         config.min_np = Some(1);
-        config.on_total_loss = Some(on_total_loss);
+        config.on_total_loss = on_total_loss.into();
         config.checkpoint = Some(CheckpointSettings {
             directory: "shared".to_owned(),
             every,

@@ -409,6 +409,59 @@ fn c_2_a_chosen_checkpoint_is_taken_again_until_the_job_has_saved_one() {
     assert_eq!(last_of(&next_source(&mut cluster)), Some((100, "shared")), "its own");
 }
 
+/// A job without `--on-total-loss`, seven seconds after it has begun, from this checkpoint or from the start.
+fn that_has_just_begun_from(step: Option<Step>) -> Cluster {
+    let mut cluster = without_hosts_that(None, CheckpointEvery::Steps(100), ResumeFrom::Auto);
+    cluster.storage_hangs = true;
+    cluster.add_host("a", 1);
+    cluster.add_host("b", 1);
+    begin_from(&mut cluster, step);
+    cluster.pass(Duration::from_secs(7));
+    cluster
+}
+
+#[test]
+fn l_1_a_state_that_came_from_an_earlier_job_is_not_thrown_away_in_the_first_minute() {
+    for has_next_driver in [false, true] {
+        let mut cluster = that_has_just_begun_from(Some(Step(58)));
+        if has_next_driver {
+            end_all_unseen(&mut cluster);
+            cluster.restart_driver();
+            cluster.come_back(&["a", "b"]);
+        } else {
+            kill_all(&mut cluster);
+        }
+        let last = next_source(&mut cluster).last.expect("it is known");
+        assert_eq!((last.step, last.must_exist), (Step(58), true));
+        resume(&mut cluster, None);
+        let result = cluster.core.result_so_far().expect("the job has ended");
+        assert!(result.reason.contains("the checkpoint of step 58"), "{}", result.reason);
+    }
+}
+
+#[test]
+fn l_1_a_job_goes_on_from_the_checkpoint_of_an_earlier_one_where_that_is_there() {
+    let mut cluster = that_has_just_begun_from(Some(Step(58)));
+    kill_all(&mut cluster);
+    next_source(&mut cluster);
+    begin_from(&mut cluster, Some(Step(58)));
+    assert_eq!(
+        (cluster.core.result_so_far(), cluster.core.state.committed()),
+        (None, Some(Step(58)))
+    );
+}
+
+#[test]
+fn l_1_a_state_of_less_than_a_minute_is_begun_anew_where_its_own_checkpoint_is_gone() {
+    let mut cluster = that_has_just_begun_from(None);
+    assert_eq!(save(&mut cluster), 100);
+    kill_all(&mut cluster);
+    let last = next_source(&mut cluster).last.expect("it is known");
+    assert_eq!((last.step, last.must_exist), (Step(100), false));
+    resume(&mut cluster, None);
+    assert_eq!(cluster.core.result_so_far(), None);
+}
+
 #[test]
 fn c_4_the_chosen_checkpoint_is_spared_by_the_job_s_driver_and_by_the_next_one() {
     let every = CheckpointEvery::Steps(100);

@@ -6,7 +6,7 @@ impl Cluster {
     /// Kills the driver and starts it again from the journal. No agent or worker has found it yet.
     pub(in crate::core::tests) fn restart_driver(&mut self) {
         self.disk_hangs = false;
-        let tenure = begin(&mut self.journal);
+        let tenure = begin(&mut self.journal).beginning_at(wall_clock(self.now));
         let rng = ChaCha8Rng::seed_from_u64(tenure.image.term.0);
         self.core = DriverCore::with_journal(self.config.clone(), tenure, rng, self.now);
         self.registry = RegistryCore::new();

@@ -8,7 +8,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use elastic_host_manager::{HostEntry, HostState, HostsSnapshot};
 use elastic_protocol::DataPlane;
@@ -34,6 +34,11 @@ use crate::journal::tests::{MemoryJournal, begin};
 
 pub(super) fn host(name: &str) -> HostName {
     HostName::new(name).expect("a literal")
+}
+
+/// The wall clock at a time of the cluster.
+fn wall_clock(now: Time) -> SystemTime {
+    SystemTime::UNIX_EPOCH + now.since(Time::ZERO)
 }
 
 #[derive(Default)]
@@ -170,7 +175,7 @@ impl Cluster {
         let now = Time::from_ms(1);
         let rng = ChaCha8Rng::seed_from_u64(1);
         let mut journal = MemoryJournal::default();
-        let tenure = begin(&mut journal);
+        let tenure = begin(&mut journal).beginning_at(wall_clock(now));
         Self {
             core: DriverCore::with_journal(config.clone(), tenure, rng, now),
             config,
