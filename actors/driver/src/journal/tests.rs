@@ -142,6 +142,15 @@ fn d_4_hosts_off_the_list_that_may_have_no_workers_are_known() {
 }
 
 #[test]
+fn l_1_progress_that_an_older_version_has_recorded_is_known() {
+    let record = JournalRecord::Trained { committed: Some(Step(4)), trained_ms: 9, steps_lost: 2 };
+    let mut image = Image::default();
+    image.apply(&JournalRecord::decode(&record.encode()).expect("just written"));
+    assert_eq!((image.committed, image.trained_ms, image.steps_lost), (Some(Step(4)), 9, 2));
+    assert_eq!(image.trained_until_ms, None, "it did not say when");
+}
+
+#[test]
 fn an_image_lacks_the_fields_that_were_added_and_no_more() {
     let image = Image::default();
     let bytes = image.encode();
