@@ -93,8 +93,8 @@ impl DriverCore {
         self.record(&JournalRecord::StopAsked { stop });
     }
 
-    /// Ends a job that was asked to end during the takeover, or under a former driver, now that the takeover is over. Before, the driver did not know
-    /// all agents and workers that it has to tell.
+    /// Ends a job that was asked to end during the takeover, or under a former driver, now that the takeover is over. Before, the
+    /// driver did not know all agents and workers that it has to tell.
     pub(crate) fn stop_after_takeover(&mut self, now: Time) {
         if let Some((signal, reason)) = self.stop_asked.take() {
             self.stop(now, signal, reason);

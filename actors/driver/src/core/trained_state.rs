@@ -215,8 +215,8 @@ impl TrainedState {
         is_due
     }
 
-    /// The progress as a record of the journal. While a takeover lasts, it is that of the former driver's last record: should this
-    /// driver die, too, the next one counts from there.
+    /// The progress as a record of the journal. While a takeover lasts, it is that of the former driver's last record: should
+    /// this driver die, too, the next one counts from there.
     pub(crate) fn to_record(&self, now: Time) -> JournalRecord {
         let (trained, at_ms) = match self.without_a_driver {
             Some(_) => (self.trained, self.recorded_until_ms),

@@ -307,8 +307,8 @@ impl World {
         }
     }
 
-    /// Checks D-4 for a generation that members are told: a successor does not use its number again, and a driver that has found a
-    /// request to end the job in the journal forms none.
+    /// Checks D-4 for a generation that members are told: a successor does not use its number again, and a driver that has found
+    /// a request to end the job in the journal forms none.
     pub(in crate::cores) fn check_recorded_generation(&mut self, stamp: Stamp) {
         if self.driver.is_to_end && stamp.term == self.driver.term {
             let generation = stamp.generation;
