@@ -198,6 +198,15 @@ impl AsyncCommunicator {
         &self,
         operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
     ) -> Launched<T> {
+        self.wait_for_launched(LAUNCHED_MAX - 1);
+        self.launch_unbounded(operation)
+    }
+
+    /// As [`AsyncCommunicator::launch`], without waiting for room: the caller bounds the number of its launches.
+    pub fn launch_unbounded<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
+    ) -> Launched<T> {
         let watch = self.shared.watch.clone();
         self.launch_on(move |communicator| {
             let _call = WatchedGroup::enter(watch.as_ref());
@@ -210,7 +219,6 @@ impl AsyncCommunicator {
         &self,
         job: impl FnOnce(&mut Box<dyn Communicator>) -> Result<T, CollectiveError> + Send + 'static,
     ) -> Launched<T> {
-        self.wait_for_launched(LAUNCHED_MAX - 1);
         self.progress.in_flight.fetch_add(1, Ordering::AcqRel);
         let (ticket, launched) = self.ticket();
         let job: LaunchedJob = Box::new(move || ticket.run(job));
@@ -231,15 +239,15 @@ impl AsyncCommunicator {
     }
 
     /// As [`AsyncCommunicator::launch`], for a caller that waits at once. If no launched operation of the process is
-    /// in flight, the operation runs on the calling thread; otherwise behind those that are. The order is that of the
-    /// launches either way.
+    /// in flight, the operation runs on the calling thread; otherwise behind those that are, without waiting for room: a
+    /// thread has one such operation at a time. The order is that of the launches either way.
     pub fn launch_or_run<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&mut dyn Communicator) -> Result<T, CollectiveError> + Send + 'static,
     ) -> Launched<T> {
         let in_flight = &self.progress.in_flight;
         if in_flight.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return self.launch(operation);
+            return self.launch_unbounded(operation);
         }
         let (ticket, launched) = self.ticket();
         let _wait = self.waiting();
@@ -251,7 +259,8 @@ impl AsyncCommunicator {
     /// The two ends of an operation that has been counted as in flight.
     fn ticket<T>(&self) -> (LaunchTicket<T>, Launched<T>) {
         *lock(&self.shared.launched) += 1;
-        let outcome = Arc::new(LaunchOutcome { result: Mutex::new(None), ready: Condvar::new() });
+        let slot = ResultSlot { result: None, is_set: false };
+        let outcome = Arc::new(LaunchOutcome { slot: Mutex::new(slot), ready: Condvar::new() });
         let ticket = LaunchTicket {
             shared: Arc::clone(&self.shared),
             in_flight: Arc::clone(&self.progress.in_flight),
@@ -289,8 +298,40 @@ impl AsyncCommunicator {
 }
 
 struct LaunchOutcome<T> {
-    result: Mutex<Option<Result<T, CollectiveError>>>,
+    slot: Mutex<ResultSlot<T>>,
     ready: Condvar,
+}
+
+struct ResultSlot<T> {
+    /// The result, until the waiting thread takes it.
+    result: Option<Result<T, CollectiveError>>,
+    /// Whether there was a result; a later one is dropped.
+    is_set: bool,
+}
+
+impl<T> ResultSlot<T> {
+    fn set(&mut self, result: Result<T, CollectiveError>) {
+        if !std::mem::replace(&mut self.is_set, true) {
+            self.result = Some(result);
+        }
+    }
+}
+
+/// Sets the result of a launched operation before the operation's turn, in which its own result is dropped.
+pub struct EarlyResult<T>(Arc<LaunchOutcome<T>>);
+
+impl<T> fmt::Debug for EarlyResult<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("EarlyResult").finish_non_exhaustive()
+    }
+}
+
+impl<T> EarlyResult<T> {
+    /// Sets the result, unless the operation has set its own. Waits end.
+    pub fn set(self, result: Result<T, CollectiveError>) {
+        lock(&self.0.slot).set(result);
+        self.0.ready.notify_all();
+    }
 }
 
 /// The right to set a launched operation's outcome, which its end does. Dropped without a run, or when its thread
@@ -316,8 +357,8 @@ impl<T> Drop for LaunchTicket<T> {
         });
         // Both under the lock of the result: an operation that was waited for is no longer in flight, and one that is
         // not in flight has its result.
-        let mut slot = lock(&self.outcome.result);
-        *slot = Some(result);
+        let mut slot = lock(&self.outcome.slot);
+        slot.set(result);
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
         *lock(&self.shared.launched) -= 1;
         drop(slot);
@@ -367,15 +408,15 @@ impl<T> fmt::Debug for Launched<T> {
 impl<T> Launched<T> {
     /// Whether the operation is done, well or not: [`Launched::wait`] then returns at once.
     pub fn test(&self) -> bool {
-        lock(&self.outcome.result).is_some()
+        lock(&self.outcome.slot).result.is_some()
     }
 
     /// Waits until the operation is done, but not longer than `patience`; returns whether it is done.
     pub fn wait_for(&self, patience: Duration) -> bool {
         let _wait = WatchedGroup::wait(self.watch.as_ref());
-        let result = lock(&self.outcome.result);
-        let waited = self.outcome.ready.wait_timeout_while(result, patience, |it| it.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
+        let (slot, ready) = (lock(&self.outcome.slot), &self.outcome.ready);
+        let waited = ready.wait_timeout_while(slot, patience, |slot| slot.result.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.result.is_some()
     }
 
     /// Waits until the operation is done. The operation's own deadline, or an abort, ends the wait.
@@ -385,13 +426,18 @@ impl<T> Launched<T> {
     /// Any [`CollectiveError`].
     pub fn wait(self) -> Result<T, CollectiveError> {
         let _wait = WatchedGroup::wait(self.watch.as_ref());
-        let mut result = lock(&self.outcome.result);
+        let mut slot = lock(&self.outcome.slot);
         loop {
-            if let Some(result) = result.take() {
+            if let Some(result) = slot.result.take() {
                 return result;
             }
-            result = self.outcome.ready.wait(result).unwrap_or_else(PoisonError::into_inner);
+            slot = self.outcome.ready.wait(slot).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The right to set the result before the operation's turn.
+    pub fn early(&self) -> EarlyResult<T> {
+        EarlyResult(Arc::clone(&self.outcome))
     }
 
     /// Ends the generation at this rank, with this operation and all others; the peers are told. A single operation

@@ -49,7 +49,9 @@ mod watch;
 pub mod wire;
 
 pub use abort::{Abort, AbortHandle};
-pub use asynchronous::{AsyncCommunicator, FormingGroup, LAUNCHED_MAX, Launched, ProgressThread};
+pub use asynchronous::{
+    AsyncCommunicator, EarlyResult, FormingGroup, LAUNCHED_MAX, Launched, ProgressThread,
+};
 pub use attention::attentive;
 pub use communicator::{Communicator, CommunicatorExt};
 pub use elastic_protocol::DataPlane;

@@ -148,6 +148,10 @@ impl PyGroup {
         waits: CallerWaits,
     ) -> PyResult<PyHandle> {
         self.check_process()?;
+        while !self.negotiation.has_room() {
+            unlocked(py, || self.negotiation.wait_for_room(LOOK_EVERY));
+            py.check_signals()?;
+        }
         let ticket = self
             .negotiation
             .submit(call)
@@ -168,12 +172,21 @@ impl PyGroup {
             settled.map(Finished::Call)
         };
         let launched = match waits {
-            CallerWaits::Later => unlocked(py, || self.communicator.launch(run)),
+            CallerWaits::Later => unlocked(py, || self.communicator.launch_unbounded(run)),
             CallerWaits::AtOnce => {
                 self.negotiation.wait_begins(ticket);
                 self.run_here(py, run)?
             }
         };
+        if !launched.test() {
+            // The call may wait behind earlier ones whose rounds carry it out.
+            let (early, failure) = (launched.early(), self.failure.clone());
+            let observer = move |settled| {
+                failure.note(&settled);
+                early.set(settled.map(Finished::Call));
+            };
+            self.negotiation.observe(ticket, Box::new(observer));
+        }
         Ok(PyHandle::of_call(launched, Arc::clone(&self.negotiation), ticket))
     }
 

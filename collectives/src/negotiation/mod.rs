@@ -3,10 +3,11 @@
 //! module.
 //!
 //! Each call costs one round: an all-gather of 24 bytes from each rank. A call runs, on every rank, in the round in
-//! which the last rank has announced it. A rank with incomplete calls goes on with rounds, in which it announces the
-//! calls that were submitted meanwhile. With nothing to announce it waits a little before each round, unless it is
-//! stuck and others are not. If all ranks are stuck for a while, and none of their calls is complete, the calls fail
-//! instead of waiting for ever.
+//! which the last rank has announced it. That may be a round of an earlier call, which other ranks have not made. Whoever
+//! waits for the call is told at once then, and not in the call's own turn. A rank with incomplete calls goes on with
+//! rounds, in which it announces the calls that were submitted meanwhile. With nothing to announce it waits a little
+//! before each round, unless it is stuck and others are not. If all ranks are stuck for a while, and none of their
+//! calls is complete, the calls fail instead of waiting for ever.
 
 mod absent;
 mod core;
@@ -27,6 +28,9 @@ use crate::reduce::ReduceOp;
 /// maximum.
 const PACE_MS: u64 = 1;
 const PACE_MAX_MS: u64 = 10;
+
+/// Most calls of a rank that are submitted and not settled; a caller waits for room before it submits more.
+pub const CALLS_MAX: usize = 4096;
 
 /// Longest text of one rank in an error message, in bytes.
 const TEXT_BYTES: usize = 240;
@@ -51,6 +55,9 @@ pub struct NegotiatedCall {
 /// The ticket of a submitted call, or of a join.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct CallTicket(u64);
+
+/// What is told the result of a call that was settled in the rounds of another one.
+pub type ResultObserver = Box<dyn FnOnce(Result<Settled, CollectiveError>) + Send>;
 
 /// The outcome of a call.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -94,9 +101,16 @@ struct NegotiationState {
     queue: VecDeque<PendingCall>,
     /// Calls announced, and not complete, by key.
     pending: BTreeMap<u64, PendingCall>,
+    /// Tickets that are not settled, and who is told the result if the rounds of another ticket settle it.
+    open: BTreeMap<CallTicket, Option<ResultObserver>>,
+    /// Results, each until its own run takes it.
     settled: BTreeMap<CallTicket, Result<Settled, CollectiveError>>,
-    /// The tickets for which the training thread waits.
+    /// The ticket whose run makes the rounds.
+    running: Option<CallTicket>,
+    /// The open tickets for which a thread waits.
     awaited: BTreeSet<CallTicket>,
+    /// Number of the threads that wait for room.
+    without_room: usize,
     joining: Option<CallTicket>,
     is_closing: bool,
     tickets: u64,
@@ -116,8 +130,11 @@ impl Negotiation {
             core: NegotiationCore::new(world_size),
             queue: VecDeque::new(),
             pending: BTreeMap::new(),
+            open: BTreeMap::new(),
             settled: BTreeMap::new(),
+            running: None,
             awaited: BTreeSet::new(),
+            without_room: 0,
             joining: None,
             is_closing: false,
             tickets: 0,
@@ -128,6 +145,20 @@ impl Negotiation {
 
     fn lock(&self) -> MutexGuard<'_, NegotiationState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether fewer than [`CALLS_MAX`] calls are open.
+    pub fn has_room(&self) -> bool {
+        self.lock().has_room()
+    }
+
+    /// Waits until there is room, but not longer than `patience`. A rank that waits for room is stuck.
+    pub fn wait_for_room(&self, patience: Duration) {
+        let mut inner = self.lock();
+        inner.without_room += 1;
+        self.changed.notify_all();
+        let waited = self.changed.wait_timeout_while(inner, patience, |inner| !inner.has_room());
+        waited.unwrap_or_else(PoisonError::into_inner).0.without_room -= 1;
     }
 
     /// Submits a call; launch [`Negotiation::run`] with its ticket.
@@ -163,12 +194,27 @@ impl Negotiation {
         ticket
     }
 
-    /// Records that a thread waits for this ticket, and submits nothing before it is settled. Other threads may.
+    /// Records that a thread waits for this ticket, and submits nothing before it is settled. Other threads may. Nothing is
+    /// recorded of a ticket that is settled: the thread goes on.
     pub fn wait_begins(&self, ticket: CallTicket) {
         let mut inner = self.lock();
-        if !inner.settled.contains_key(&ticket) {
+        if inner.open.contains_key(&ticket) {
             inner.awaited.insert(ticket);
             self.changed.notify_all();
+        }
+    }
+
+    /// Has `observer` told the result if the rounds of another ticket settle this one; at once if they have. The result of
+    /// a ticket that its own rounds settle comes from [`Negotiation::run`] alone.
+    pub fn observe(&self, ticket: CallTicket, observer: ResultObserver) {
+        let mut inner = self.lock();
+        if let Some(slot) = inner.open.get_mut(&ticket) {
+            *slot = Some(observer);
+        } else if let Some(result) = inner.settled.get(&ticket).cloned()
+            && inner.running != Some(ticket)
+        {
+            drop(inner);
+            observer(result);
         }
     }
 
@@ -178,7 +224,7 @@ impl Negotiation {
         self.changed.notify_all();
     }
 
-    /// Runs rounds until a ticket is settled.
+    /// Runs rounds until a ticket is settled; none if the rounds of another one have settled it.
     ///
     /// # Errors
     /// Any [`CollectiveError`]; after one, no call of the group completes.
@@ -187,10 +233,15 @@ impl Negotiation {
         ticket: CallTicket,
         group: &mut dyn Communicator,
     ) -> Result<Settled, CollectiveError> {
+        self.lock().running = Some(ticket);
         let mut silent_rounds = 0;
         loop {
-            if let Some(settled) = self.lock().settled.remove(&ticket) {
-                return settled;
+            {
+                let mut inner = self.lock();
+                if let Some(settled) = inner.settled.remove(&ticket) {
+                    inner.running = None;
+                    return settled;
+                }
             }
             let word = self.next_word(silent_rounds);
             silent_rounds =
@@ -200,7 +251,10 @@ impl Negotiation {
                 // again.
                 let mut inner = self.lock();
                 let ended = (std::mem::take(&mut inner.queue), std::mem::take(&mut inner.pending));
-                inner.awaited.clear();
+                inner.open.remove(&ticket);
+                inner.awaited.remove(&ticket);
+                inner.running = None;
+                self.changed.notify_all();
                 drop(inner);
                 drop(ended);
                 return Err(error);
@@ -261,7 +315,7 @@ impl Negotiation {
                 }
                 if let Some(PendingCall { ticket, call, .. }) = pending {
                     let result = (call.work)(group).map(|()| Settled::Done);
-                    self.lock().settle(ticket, result);
+                    self.settle(ticket, result);
                 }
             }
             RoundVerdict::Differs { key } => {
@@ -270,53 +324,79 @@ impl Negotiation {
                 let label = self.lock().pending.get(key).map(|pending| pending.label.clone());
                 let why =
                     format!("ranks differ in {}: {}", label.unwrap_or_default(), by_rank(&texts));
-                // Refused calls are dropped without the lock: their drop may wait for a thread that wants the lock.
-                let _refused = { self.lock().refuse(*key, &why) };
+                let refused = self.lock().pending.remove(key);
+                self.refuse(refused, &why);
             }
             RoundVerdict::NeedsAll { key, absent } => {
                 let why = format!(
                     "ranks {absent:?} have joined, and can take part in sums and averages only"
                 );
-                let _refused = { self.lock().refuse(*key, &why) };
+                let refused = self.lock().pending.remove(key);
+                self.refuse(refused, &why);
             }
             RoundVerdict::AllJoined { last } => {
                 let mut inner = self.lock();
                 // Some ranks have made calls that others have not: all restart the numbers of their nameless calls.
                 inner.nameless.clear();
-                if let Some(ticket) = inner.joining.take() {
-                    inner.settle(ticket, Ok(Settled::Joined { last: *last }));
+                let joining = inner.joining.take();
+                drop(inner);
+                if let Some(ticket) = joining {
+                    self.settle(ticket, Ok(Settled::Joined { last: *last }));
                 }
             }
             RoundVerdict::Stuck => {
                 let own = self.lock().waits_for();
                 let texts = gather_texts(&own, group)?;
                 let why = format!("ranks wait for each other's calls: {}", by_rank(&texts));
-                let _refused = { self.lock().give_up(&why) };
+                let (refused, joining) = self.lock().give_up();
+                self.refuse(refused, &why);
+                if let Some(ticket) = joining {
+                    self.settle(ticket, Ok(Settled::Refused(why)));
+                }
             }
         }
         Ok(())
+    }
+
+    /// Refuses calls that are no longer pending.
+    fn refuse(&self, calls: impl IntoIterator<Item = PendingCall>, why: &str) {
+        for PendingCall { ticket, call, .. } in calls {
+            // Without the lock, since its drop may wait for a thread that wants the lock. Before its caller is told, which
+            // may use the arrays then.
+            drop(call);
+            self.settle(ticket, Ok(Settled::Refused(why.to_owned())));
+        }
+    }
+
+    fn settle(&self, ticket: CallTicket, result: Result<Settled, CollectiveError>) {
+        let mut inner = self.lock();
+        inner.awaited.remove(&ticket);
+        let observer = inner.open.remove(&ticket).flatten();
+        let is_own = inner.running == Some(ticket);
+        let told = observer.filter(|_| !is_own).map(|observer| (observer, result.clone()));
+        inner.settled.insert(ticket, result);
+        self.changed.notify_all();
+        drop(inner);
+        if let Some((observer, result)) = told {
+            observer(result);
+        }
     }
 }
 
 impl NegotiationState {
     fn next_ticket(&mut self) -> CallTicket {
         self.tickets += 1;
-        CallTicket(self.tickets)
+        let ticket = CallTicket(self.tickets);
+        self.open.insert(ticket, None);
+        ticket
+    }
+
+    fn has_room(&self) -> bool {
+        self.open.len() < CALLS_MAX
     }
 
     fn is_stuck(&self) -> bool {
-        self.is_closing || !self.awaited.is_empty()
-    }
-
-    fn settle(&mut self, ticket: CallTicket, result: Result<Settled, CollectiveError>) {
-        self.awaited.remove(&ticket);
-        self.settled.insert(ticket, result);
-    }
-
-    fn refuse(&mut self, key: u64, why: &str) -> Option<PendingCall> {
-        let refused = self.pending.remove(&key)?;
-        self.settle(refused.ticket, Ok(Settled::Refused(why.to_owned())));
-        Some(refused)
+        self.is_closing || self.without_room > 0 || !self.awaited.is_empty()
     }
 
     /// The calls that this rank waits for, as text for people.
@@ -327,15 +407,11 @@ impl NegotiationState {
         labels.join(", ")
     }
 
-    fn give_up(&mut self, why: &str) -> Vec<PendingCall> {
-        let keys: Vec<u64> = self.pending.keys().copied().collect();
-        let refused = keys.into_iter().filter_map(|key| self.refuse(key, why)).collect();
-        if let Some(ticket) = self.joining.take() {
-            self.settle(ticket, Ok(Settled::Refused(why.to_owned())));
-        }
+    /// Takes the announced calls and the join, which are to be refused since no rank goes on.
+    fn give_up(&mut self) -> (Vec<PendingCall>, Option<CallTicket>) {
         // The ranks' numbers of nameless calls may differ now: all ranks restart them together.
         self.nameless.clear();
-        refused
+        (std::mem::take(&mut self.pending).into_values().collect(), self.joining.take())
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use super::{LONG, Path, world};
+use super::{LONG, Path, launchable, world};
 use crate::{
     AsyncCommunicator, CollectiveError, Communicator, CommunicatorExt, DataType, LAUNCHED_MAX,
     Operation, OwnedOperation, ProgressThread, ReduceOp, ShardDeal, SoloCommunicator, attentive,
@@ -265,15 +265,6 @@ fn a_wrong_number_of_shards_is_refused() {
             assert!(error.unwrap_err().to_string().contains(due));
         }
     });
-}
-
-/// A launchable communicator for a test's rank: a sub-group, since the rank's own communicator is only borrowed.
-fn launchable(
-    communicator: &mut dyn Communicator,
-    abort: &crate::AbortHandle,
-) -> AsyncCommunicator {
-    let group = communicator.split(Some(0), 0).unwrap().unwrap();
-    AsyncCommunicator::new(group, Some(abort.clone()), &ProgressThread::new())
 }
 
 fn largest(data: Vec<u8>) -> OwnedOperation<Vec<u8>> {

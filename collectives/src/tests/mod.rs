@@ -10,7 +10,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::{
-    AbortHandle, Communicator, DEFAULT_STREAMS, DataPlane, GroupSpec, HostFabric, TcpFabric,
+    AbortHandle, AsyncCommunicator, Communicator, DEFAULT_STREAMS, DataPlane, GroupSpec,
+    HostFabric, ProgressThread, TcpFabric,
 };
 
 /// Time limit that ends a hanging test; a passing test never waits this long.
@@ -116,4 +117,10 @@ fn world<T: Send + 'static>(
     };
     let ranks: Vec<_> = fabrics.into_iter().enumerate().map(rank).collect();
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+/// A launchable communicator for a test's rank: a sub-group, since the rank's own communicator is only borrowed.
+fn launchable(communicator: &mut dyn Communicator, abort: &AbortHandle) -> AsyncCommunicator {
+    let group = communicator.split(Some(0), 0).unwrap().unwrap();
+    AsyncCommunicator::new(group, Some(abort.clone()), &ProgressThread::new())
 }

@@ -1,9 +1,14 @@
 //! Tests of calls by name over a real group: out of order, with different arguments, with ranks that have joined.
 
-use super::{LONG, Path, world};
-use crate::negotiation::{CallTicket, NegotiatedCall, Negotiation, Settled};
-use crate::{Communicator, CommunicatorExt, DataType, ReduceOp};
+use super::{LONG, Path, launchable, world};
+use crate::negotiation::{CALLS_MAX, CallTicket, NegotiatedCall, Negotiation, Settled};
+use crate::{
+    AsyncCommunicator, Communicator, CommunicatorExt, DataType, Launched, ReduceOp,
+    SoloCommunicator,
+};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 type Sums = Arc<Mutex<Vec<(String, f32)>>>;
 
@@ -103,4 +108,128 @@ fn a_name_in_use_is_refused() {
     negotiation.submit(sum("a", "", 1.0, &sums)).unwrap();
     let error = negotiation.submit(sum("a", "", 1.0, &sums)).unwrap_err();
     assert!(error.to_string().starts_with("allreduce.a is in progress"), "{error}");
+}
+
+/// A rank that launches calls beside its thread, as the bindings of other languages do.
+struct Caller {
+    group: AsyncCommunicator,
+    negotiation: Arc<Negotiation>,
+    sums: Sums,
+}
+
+impl Caller {
+    fn new(group: AsyncCommunicator) -> Caller {
+        let negotiation = Arc::new(Negotiation::new(group.world_size()));
+        Caller { group, negotiation, sums: Sums::default() }
+    }
+
+    fn launch(&self, name: &str) -> (CallTicket, Launched<Settled>) {
+        let ticket = self.negotiation.submit(sum(name, "", 1.0, &self.sums)).unwrap();
+        let negotiation = Arc::clone(&self.negotiation);
+        let launched = self.group.launch_unbounded(move |group| negotiation.run(ticket, group));
+        let early = launched.early();
+        self.negotiation.observe(ticket, Box::new(move |settled| early.set(settled)));
+        (ticket, launched)
+    }
+
+    fn wait(&self, (ticket, launched): (CallTicket, Launched<Settled>)) -> Settled {
+        self.negotiation.wait_begins(ticket);
+        launched.wait().unwrap()
+    }
+
+    fn call(&self, name: &str) -> Settled {
+        self.wait(self.launch(name))
+    }
+}
+
+#[test]
+fn a_rank_goes_on_with_calls_that_all_ranks_have_made_while_an_earlier_one_is_open() {
+    let results = world(Path::SharedMemory, 2, LONG, |group, abort| {
+        let rank = Caller::new(launchable(group, abort));
+        if rank.group.rank() == 0 {
+            let early = rank.launch("x");
+            let others = ["a", "b"].map(|name| rank.call(name));
+            (others, rank.wait(early))
+        } else {
+            (["a", "b"].map(|name| rank.call(name)), rank.call("x"))
+        }
+    });
+    assert_eq!(results, vec![([Settled::Done, Settled::Done], Settled::Done); 2]);
+}
+
+#[test]
+fn calls_in_reverse_order_meet_beyond_the_bound_of_launched_operations() {
+    world(Path::SharedMemory, 2, LONG, |group, abort| {
+        let rank = Caller::new(launchable(group, abort));
+        let mut names: Vec<String> = (0..crate::LAUNCHED_MAX + 50).map(|n| n.to_string()).collect();
+        if rank.group.rank() == 0 {
+            names.reverse();
+        }
+        let launched: Vec<_> = names.iter().map(|name| rank.launch(name)).collect();
+        assert!(launched.into_iter().all(|launched| rank.wait(launched) == Settled::Done));
+    });
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_are_told_within_seconds_though_they_have_made_a_call_together() {
+    let results = world(Path::SharedMemory, 2, LONG, |group, abort| {
+        let rank = Caller::new(launchable(group, abort));
+        let early = rank.launch(if rank.group.rank() == 0 { "x" } else { "y" });
+        assert_eq!(rank.call("common"), Settled::Done);
+        let begin = Instant::now();
+        let settled = rank.wait(early);
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        settled
+    });
+    let why = "ranks wait for each other's calls: rank 0: allreduce.x; rank 1: allreduce.y";
+    assert_eq!(results, vec![Settled::Refused(why.to_owned()); 2]);
+}
+
+#[test]
+fn a_rank_that_has_waited_for_a_call_that_was_done_is_not_stuck_while_it_computes() {
+    let results = world(Path::SharedMemory, 2, LONG, |group, abort| {
+        let rank = Caller::new(launchable(group, abort));
+        let warm = rank.launch("warm");
+        while !warm.1.test() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(rank.wait(warm), Settled::Done);
+        let names = if rank.group.rank() == 0 { ["x", "y"] } else { ["y", "x"] };
+        let first = rank.launch(names[0]);
+        // More than the rounds after which stuck ranks are told.
+        thread::sleep(Duration::from_secs(2));
+        let second = rank.launch(names[1]);
+        [rank.wait(first), rank.wait(second)]
+    });
+    assert_eq!(results, vec![[Settled::Done, Settled::Done]; 2]);
+}
+
+#[test]
+fn a_call_that_the_rounds_of_another_settle_is_told_at_once_and_its_own_run_returns_the_same() {
+    let (negotiation, sums, told) = (Negotiation::new(1), Sums::default(), Arc::default());
+    let [first, second] =
+        ["a", "b"].map(|name| negotiation.submit(sum(name, "", 1.0, &sums)).unwrap());
+    for (ticket, name) in [(first, "a"), (second, "b")] {
+        let told: Arc<Mutex<Vec<(&str, Settled)>>> = Arc::clone(&told);
+        let observer = move |settled: Result<Settled, _>| {
+            told.lock().unwrap().push((name, settled.unwrap()));
+        };
+        negotiation.observe(ticket, Box::new(observer));
+    }
+    let mut alone = SoloCommunicator::new();
+    assert_eq!(negotiation.run(second, &mut alone).unwrap(), Settled::Done);
+    assert_eq!(*told.lock().unwrap(), [("a", Settled::Done)], "its own result comes from run");
+    assert_eq!(negotiation.run(first, &mut alone).unwrap(), Settled::Done);
+    assert_eq!(sums.lock().unwrap().len(), 2, "each ran once");
+}
+
+#[test]
+fn there_is_room_again_once_a_call_is_settled() {
+    let (negotiation, sums) = (Negotiation::new(1), Sums::default());
+    let submit = |number: usize| negotiation.submit(sum(&number.to_string(), "", 1.0, &sums));
+    let tickets: Vec<_> = (0..CALLS_MAX).map(|number| submit(number).unwrap()).collect();
+    assert!(!negotiation.has_room());
+    negotiation.wait_for_room(Duration::from_millis(1));
+    negotiation.run(tickets[0], &mut SoloCommunicator::new()).unwrap();
+    assert!(negotiation.has_room());
 }
