@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import itertools
 import warnings
 import weakref
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 import torch
 
-from .. import _agreement, _arrays, _context, _reductions
+from .. import _agreement, _arrays, _context, _native, _reductions
 from .._compression import Compressor
 from .._handle import Handle
 from .._process_sets import ProcessSet
@@ -38,6 +41,8 @@ class Settings:
     #: Their names, or stand-ins.
     names: Dict[torch.Tensor, str]
     are_named: bool
+    #: The beginning of the names of the optimiser's calls.
+    label: str
 
     def items(self, parameters: Iterable[torch.Tensor]) -> List[_agreement.Item]:
         """The parameters, as ranks compare them. One that was added later has a name only where the optimiser was made
@@ -53,6 +58,13 @@ def in_order(parameters: Iterable[torch.Tensor], names: Dict[torch.Tensor, str])
     ]
 
 
+def label_of(parameters: Iterable[torch.Tensor], names: Optional[Dict[torch.Tensor, str]]) -> str:
+    """The beginning of the names of an optimiser's calls: of its parameters, by these names, else by their types and shapes.
+    Their order does not count, since ranks that differ in it are told so by calls that they make together."""
+    texts = sorted(_arrays.described(parameter) if names is None else names[parameter] for parameter in parameters)
+    return f"DistributedOptimizer.{hashlib.sha256(repr(texts).encode()).hexdigest()[:8]}"
+
+
 def order_agreement() -> _agreement.Agreement:
     """For the order in which an optimiser's gradients are sent. Gradients of equal shapes would be averaged with those
     of other parameters without a word."""
@@ -63,11 +75,18 @@ def order_agreement() -> _agreement.Agreement:
     )
 
 
+#: The ranks of a process set, and the name of a call among them.
+_CallName = Tuple[Optional[Tuple[int, ...]], str]
+
+#: The buckets that are on their way. Optimisers whose parameters look alike have buckets of the same names.
+_under_way: "weakref.WeakValueDictionary[_CallName, Bucket]" = weakref.WeakValueDictionary()
+
+
 class Bucket:
     """Gradients that travel together: of one type, on one device, in one buffer."""
 
-    def __init__(self, parameters: List[torch.Tensor], settings: Settings) -> None:
-        self.parameters, self.settings = parameters, settings
+    def __init__(self, parameters: List[torch.Tensor], name: str, settings: Settings) -> None:
+        self.parameters, self.name, self.settings = parameters, name, settings
         self.missing = len(parameters)
         #: The buffer, its part for each parameter, and the parameters whose gradients are sparse: known at the first
         #: launch.
@@ -78,8 +97,16 @@ class Bucket:
         self.sparse: Dict[torch.Tensor, Callable[[], torch.Tensor]] = {}
         #: The dense gradients that were sent, and torch's counts of their changes at that time.
         self.sent: Dict[torch.Tensor, Tuple[torch.Tensor, int]] = {}
+        self.taken: Optional[_CallName] = None
+        #: Waits for calls that were launched for a step that was then given up. Their names are in use until they are done.
+        self.given_up: List[Callable[[], Any]] = []
 
     def launch(self) -> None:
+        for wait in self.given_up:
+            with contextlib.suppress(_native.CollectiveError):
+                wait()
+        self.given_up = []
+        name = self._take_name()
         if self.flat is None:
             self.flat = self._divide()
         for parameter, part in self.parts.items():
@@ -97,6 +124,7 @@ class Bucket:
             factor = settings.predivide_factor
             self.handle = _reductions.allreduce_async_(
                 compressed,
+                name=name,
                 op=settings.op,
                 prescale_factor=1.0 / factor,
                 postscale_factor=factor,
@@ -104,7 +132,24 @@ class Bucket:
             )
         for parameter in self.parameters:
             if parameter not in self.parts:
-                self.sparse[parameter] = self._launch_sparse(parameter)
+                self.sparse[parameter] = self._launch_sparse(parameter, f"{name}.{len(self.sparse)}")
+
+    def _take_name(self) -> str:
+        """The name of this launch's calls: the same on all ranks that launch buckets of one name in one order."""
+        ranks = self.settings.process_set.ranks
+        members = None if ranks is None else tuple(ranks)
+        for number in itertools.count(1):
+            name = self.name if number == 1 else f"{self.name}, number {number}"
+            if (members, name) not in _under_way:
+                break
+        self.taken = members, name
+        _under_way[self.taken] = self
+        return name
+
+    def _free_name(self) -> None:
+        if self.taken is not None:
+            _under_way.pop(self.taken, None)
+            self.taken = None
 
     def _divide(self) -> torch.Tensor:
         def is_dense(parameter: torch.Tensor) -> bool:
@@ -120,7 +165,7 @@ class Bucket:
             start = end
         return flat
 
-    def _launch_sparse(self, parameter: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def _launch_sparse(self, parameter: torch.Tensor, name: str) -> Callable[[], torch.Tensor]:
         gradient, settings = parameter.grad, self.settings
         if gradient is None:
             gradient = torch.sparse_coo_tensor(
@@ -129,7 +174,6 @@ class Bucket:
                 parameter.shape,
                 device=parameter.device,
             )
-        name = settings.names.get(parameter)
         return sparse_allreduce_async(gradient, name, settings.op, settings.process_set)
 
     def check_unchanged(self) -> None:
@@ -161,13 +205,17 @@ class Bucket:
                 parameter.grad.copy_(part)
         for parameter, wait in self.sparse.items():
             parameter.grad = wait()
+        self.sparse = {}
 
     def reset(self, passes: int) -> None:
+        self.given_up += self.sparse.values()
         if self.handle is not None:
+            self.given_up.append(self.handle.wait)
             # Its operation may still write to the buffer.
             self.handle, self.flat, self.parts = None, None, {}
         self.sparse, self.sent = {}, {}
         self.missing = len(self.parameters) * passes
+        self._free_name()
 
 
 class Reducer:
@@ -201,6 +249,9 @@ class Reducer:
             reducer = reference()
             if reducer is not None:
                 reducer.reset()
+                for bucket in reducer.buckets:
+                    # They end with the generation.
+                    bucket.given_up = []
 
         # Operations that an aborted step launched do not count for the next step.
         _context.on_generation_end(ended)
@@ -232,7 +283,7 @@ class Reducer:
                 reducer.ready(parameter)
 
         for parameters_of_bucket in divide(parameters, bucket_bytes):
-            bucket = Bucket(parameters_of_bucket, self.settings)
+            bucket = Bucket(parameters_of_bucket, f"{self.settings.label}.bucket.{len(self.buckets)}", self.settings)
             bucket.reset(self.passes)
             self.buckets.append(bucket)
             for parameter in parameters_of_bucket:

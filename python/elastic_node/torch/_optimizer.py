@@ -26,7 +26,7 @@ from .. import _reductions
 from .._compression import Compression, Compressor
 from .._process_sets import ProcessSet, global_process_set
 from .._reduce_op import Average, ReduceOp, resolve
-from ._buckets import RIGHT_ORDER, Reducer, Settings
+from ._buckets import RIGHT_ORDER, Reducer, Settings, label_of
 from ._shards import ShardReducer
 
 Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
@@ -148,7 +148,8 @@ class _Distributed:
         if loss is None or not self._takes_part:
             return loss
         value = loss.detach() if isinstance(loss, torch.Tensor) else loss
-        return _reductions.allreduce(value, op=Average, process_set=self._reducer.settings.process_set)
+        settings = self._reducer.settings
+        return _reductions.allreduce(value, name=f"{settings.label}.loss", op=Average, process_set=settings.process_set)
 
     @_Method
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -248,8 +249,9 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
             raise ValueError(f"a parameter is on {parameter.device}: collectives take CPU and CUDA tensors")
     names = _names(optimizer, parameters, named_parameters)
     are_named = named_parameters is not None
+    label = label_of(parameters, names if are_named else None)
     settings = Settings(
-        op, process_set, compression, gradient_predivide_factor, sparse_as_dense, names, are_named
+        op, process_set, compression, gradient_predivide_factor, sparse_as_dense, names, are_named, label
     )
     of_class = optimizer.__class__
     methods = {name: value for name, value in vars(_Distributed).items() if not name.startswith("__")}
