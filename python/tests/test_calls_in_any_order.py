@@ -24,6 +24,10 @@ def test_a_call_of_all_ranks_runs_while_an_earlier_one_waits_for_another_rank(sa
     assert said("after_an_open_call", workers) == [[[workers] * 2] * 3] * workers
 
 
+def test_a_call_of_a_process_set_does_not_wait_for_an_earlier_one_of_all_ranks(said):
+    assert said("of_two_process_sets") == [[[2, 2]] * 2] * 2
+
+
 def test_a_rank_that_computes_between_its_calls_is_not_taken_for_one_that_waits(said):
     assert said("with_a_computation_between") == [[[2, 2]] * 2] * 2
 
@@ -43,11 +47,18 @@ def test_metrics_between_backward_pass_and_step_never_meet_gradients(said, metri
     assert first[0] == [0.5] * 6
 
 
+def test_a_rank_without_a_gradient_learns_from_the_others_that_theirs_are_sparse(said):
+    pytest.importorskip("torch")
+    first = [-3, -1, 0, -4]
+    second = [-1, -3, 0, -4]
+    assert said("sparse_gradients_of_one_rank") == [[[first, second], [True]]] * 2
+
+
 def test_optimizers_whose_parameters_look_alike_average_each_their_own(said):
     pytest.importorskip("torch")
     assert said("two_optimizers_alike") == [[[[-3, -3]], [[-30, -30]]]] * 2
 
 
-def test_the_names_of_a_step_that_was_given_up_are_free_for_the_next(said):
+def test_the_names_of_steps_that_were_given_up_are_free_for_the_next(said):
     pytest.importorskip("torch")
-    assert said("a_step_that_is_given_up") == [[[-1, -1]]] * 2
+    assert said("steps_that_are_given_up") == [[[-1, -1]]] * 2

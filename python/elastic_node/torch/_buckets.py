@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import warnings
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 
 from .. import _agreement, _arrays, _context, _native, _reductions
 from .._compression import Compressor
 from .._handle import Handle
-from .._process_sets import ProcessSet
-from .._reduce_op import ReduceOp
+from .._process_sets import ProcessSet, group_of
+from .._reduce_op import ReduceOp, Sum
 from ._sparse import sparse_allreduce_async
 
 #: Size of a bucket: bytes of gradients that are sent together.
@@ -78,8 +77,12 @@ def order_agreement() -> _agreement.Agreement:
 #: The ranks of a process set, and the name of a call among them.
 _CallName = Tuple[Optional[Tuple[int, ...]], str]
 
-#: The buckets that are on their way. Optimisers whose parameters look alike have buckets of the same names.
-_under_way: "weakref.WeakValueDictionary[_CallName, Bucket]" = weakref.WeakValueDictionary()
+#: Waits for the calls of the bucket of this name that was launched last, until it has landed. Optimisers whose parameters look
+#: alike have buckets of the same names, and a step may be given up with its optimiser.
+_under_way: Dict[_CallName, List[Callable[[], Any]]] = {}
+
+# They end with the generation.
+_context.on_generation_end(_under_way.clear)
 
 
 class Bucket:
@@ -88,8 +91,7 @@ class Bucket:
     def __init__(self, parameters: List[torch.Tensor], name: str, settings: Settings) -> None:
         self.parameters, self.name, self.settings = parameters, name, settings
         self.missing = len(parameters)
-        #: The buffer, its part for each parameter, and the parameters whose gradients are sparse: known at the first
-        #: launch.
+        #: The buffer, and its part for each parameter, known at the first launch. Gradients of the others are sent sparse.
         self.flat: Optional[torch.Tensor] = None
         self.parts: Dict[torch.Tensor, torch.Tensor] = {}
         self.handle: Optional[Handle[torch.Tensor]] = None
@@ -97,18 +99,24 @@ class Bucket:
         self.sparse: Dict[torch.Tensor, Callable[[], torch.Tensor]] = {}
         #: The dense gradients that were sent, and torch's counts of their changes at that time.
         self.sent: Dict[torch.Tensor, Tuple[torch.Tensor, int]] = {}
-        self.taken: Optional[_CallName] = None
-        #: Waits for calls that were launched for a step that was then given up. Their names are in use until they are done.
-        self.given_up: List[Callable[[], Any]] = []
+        #: Whether it is on its way, and waits for its calls.
+        self.is_launched = False
+        self.waits: List[Callable[[], Any]] = []
+
+    @property
+    def _call_name(self) -> _CallName:
+        ranks = self.settings.process_set.ranks
+        return None if ranks is None else tuple(ranks), self.name
 
     def launch(self) -> None:
-        for wait in self.given_up:
+        # The name is free once its former calls are done; who waits for their results is told of their errors.
+        for wait in _under_way.pop(self._call_name, []):
             with contextlib.suppress(_native.CollectiveError):
                 wait()
-        self.given_up = []
-        name = self._take_name()
-        if self.flat is None:
-            self.flat = self._divide()
+        self.is_launched = True
+        flat = self.flat
+        if flat is None:
+            flat = self._divide([parameter for parameter in self.parameters if self.is_sparse(parameter)])
         for parameter, part in self.parts.items():
             gradient = parameter.grad
             if gradient is None:
@@ -120,11 +128,11 @@ class Bucket:
                 self.sent[parameter] = gradient, gradient._version
         settings = self.settings
         if self.parts:
-            compressed, self.context = settings.compression.compress(self.flat)
+            compressed, self.context = settings.compression.compress(flat)
             factor = settings.predivide_factor
             self.handle = _reductions.allreduce_async_(
                 compressed,
-                name=name,
+                name=self.name,
                 op=settings.op,
                 prescale_factor=1.0 / factor,
                 postscale_factor=factor,
@@ -132,33 +140,30 @@ class Bucket:
             )
         for parameter in self.parameters:
             if parameter not in self.parts:
-                self.sparse[parameter] = self._launch_sparse(parameter, f"{name}.{len(self.sparse)}")
+                self.sparse[parameter] = self._launch_sparse(parameter, f"{self.name}.{len(self.sparse)}")
+        self.waits = [*([self.handle.wait] if self.handle is not None else []), *self.sparse.values()]
+        _under_way[self._call_name] = self.waits
 
-    def _take_name(self) -> str:
-        """The name of this launch's calls: the same on all ranks that launch buckets of one name in one order."""
-        ranks = self.settings.process_set.ranks
-        members = None if ranks is None else tuple(ranks)
-        for number in itertools.count(1):
-            name = self.name if number == 1 else f"{self.name}, number {number}"
-            if (members, name) not in _under_way:
-                break
-        self.taken = members, name
-        _under_way[self.taken] = self
-        return name
+    def is_sparse(self, parameter: torch.Tensor) -> Optional[bool]:
+        """Whether a parameter's gradient is sent sparse, as far as this rank knows it: of its former gradients, or this one."""
+        if self.flat is not None:
+            return parameter not in self.parts
+        if self.settings.sparse_as_dense:
+            return False
+        return None if parameter.grad is None else parameter.grad.is_sparse
 
-    def _free_name(self) -> None:
-        if self.taken is not None:
-            _under_way.pop(self.taken, None)
-            self.taken = None
+    def agree(self, sparse: Set[torch.Tensor]) -> None:
+        """Has these gradients sent sparse, and the others dense, unless they are on their way."""
+        chosen = [parameter for parameter in self.parameters if parameter in sparse]
+        if not self.is_launched and (self.flat is None or chosen != [it for it in self.parameters if it not in self.parts]):
+            self._divide(chosen)
 
-    def _divide(self) -> torch.Tensor:
-        def is_dense(parameter: torch.Tensor) -> bool:
-            return parameter.grad is None or not parameter.grad.is_sparse or self.settings.sparse_as_dense
-
-        dense = [parameter for parameter in self.parameters if is_dense(parameter)]
-        first = self.parameters[0]
-        flat = first.new_zeros(sum(parameter.numel() for parameter in dense))
-        start = 0
+    def _divide(self, sparse: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Makes the buffer, for the parameters that are not these."""
+        apart = set(sparse)
+        dense = [parameter for parameter in self.parameters if parameter not in apart]
+        flat = self.parameters[0].new_zeros(sum(parameter.numel() for parameter in dense))
+        self.flat, self.parts, start = flat, {}, 0
         for parameter in dense:
             end = start + parameter.numel()
             self.parts[parameter] = flat[start:end].view(parameter.shape)
@@ -205,17 +210,16 @@ class Bucket:
                 parameter.grad.copy_(part)
         for parameter, wait in self.sparse.items():
             parameter.grad = wait()
-        self.sparse = {}
+        if _under_way.get(self._call_name) is self.waits:
+            del _under_way[self._call_name]
 
     def reset(self, passes: int) -> None:
-        self.given_up += self.sparse.values()
         if self.handle is not None:
-            self.given_up.append(self.handle.wait)
-            # Its operation may still write to the buffer.
-            self.handle, self.flat, self.parts = None, None, {}
-        self.sparse, self.sent = {}, {}
+            self.handle = None
+            # Its operation may still write to the buffer: the next one has another.
+            self._divide([parameter for parameter in self.parameters if parameter not in self.parts])
+        self.sparse, self.sent, self.waits, self.is_launched = {}, {}, [], False
         self.missing = len(self.parameters) * passes
-        self._free_name()
 
 
 class Reducer:
@@ -238,6 +242,8 @@ class Reducer:
         self.has_warned = False
         self.hooks: List[Any] = []
         self.agreement = order_agreement()
+        #: The generation whose ranks know which gradients are sparse, and the number of parameters then.
+        self.agreed: Optional[Tuple[int, int]] = None
         in_groups = {parameter for group in groups for parameter in group}
         for group in groups:
             self._add([parameter for parameter in group if parameter.requires_grad], bucket_bytes=None)
@@ -249,9 +255,6 @@ class Reducer:
             reducer = reference()
             if reducer is not None:
                 reducer.reset()
-                for bucket in reducer.buckets:
-                    # They end with the generation.
-                    bucket.given_up = []
 
         # Operations that an aborted step launched do not count for the next step.
         _context.on_generation_end(ended)
@@ -323,6 +326,10 @@ class Reducer:
         self.left[parameter] -= 1
         self.of[parameter].missing -= 1
         while self.launched < len(self.buckets) and self.buckets[self.launched].missing <= 0:
+            bucket = self.buckets[self.launched]
+            if not self._have_agreed and any(bucket.is_sparse(it) for it in bucket.parameters):
+                # A rank without gradients of these parameters does not know yet that they are sparse.
+                break
             self.launch_next()
 
     def launch_next(self) -> None:
@@ -334,14 +341,34 @@ class Reducer:
         try:
             for bucket in self.buckets:
                 bucket.check_unchanged()
+            # `of` has the parameters in the order in which they are sent.
+            self.agreement.check(len(self.of), lambda: self.settings.items(self.of), self.settings.process_set)
+            if not self._have_agreed:
+                self._agree_on_sparse()
             while self.launched < len(self.buckets):
                 self.launch_next()
-            # `of` has the parameters in the order in which they were sent.
-            self.agreement.check(len(self.of), lambda: self.settings.items(self.of), self.settings.process_set)
             for bucket in self.buckets:
                 bucket.land()
         finally:
             self.reset()
+
+    @property
+    def _have_agreed(self) -> bool:
+        """Whether the ranks of this generation know which gradients are sparse."""
+        return self.settings.sparse_as_dense or self.agreed == (_context.generation(), len(self.of))
+
+    def _agree_on_sparse(self) -> None:
+        """Has gradients sent sparse that are so on the ranks that have had any: another rank sends an empty one."""
+        known = [self.of[parameter].is_sparse(parameter) for parameter in self.of]
+        if group_of(self.settings.process_set).size > 1 and known:
+            # Sums, since ranks that have joined take part in them.
+            given = torch.tensor([[of is kind for of in known] for kind in (False, True)], dtype=torch.int32)
+            name, process_set = f"{self.settings.label}.sparse", self.settings.process_set
+            dense, sparse = _reductions.allreduce(given, name=name, op=Sum, process_set=process_set).tolist()
+            chosen = {parameter for place, parameter in enumerate(self.of) if sparse[place] and not dense[place]}
+            for bucket in self.buckets:
+                bucket.agree(chosen)
+        self.agreed = _context.generation(), len(self.of)
 
 
 def divide(parameters: Sequence[torch.Tensor], bucket_bytes: Optional[int]) -> List[List[torch.Tensor]]:

@@ -24,6 +24,13 @@ def after_an_open_call():
     return [summed("a"), summed("b"), summed("x")]
 
 
+def of_two_process_sets():
+    both = en.add_process_set([0, 1])
+    early = launched("x") if en.rank() == 0 else None
+    within = en.allreduce(numpy.ones(2), op=en.Sum, name="a", process_set=both).tolist()
+    return [within, en.synchronize(early).tolist() if early else summed("x")]
+
+
 def with_a_computation_between():
     summed("warm")
     done = launched("done")
@@ -77,6 +84,29 @@ def two_heads_with_nameless_metrics():
     return two_heads(lambda name: None)
 
 
+def sparse_gradients_of_one_rank():
+    """In its first steps rank 1 has no gradient of the embedding, and cannot know that others' are sparse. Rank 0 has none of
+    the second embedding then."""
+    import torch
+
+    import elastic_node.torch as hvd
+
+    embeddings = torch.nn.ModuleList([torch.nn.Embedding(4, 1, sparse=True) for _ in range(2)])
+    for embedding in embeddings:
+        torch.nn.init.zeros_(embedding.weight)
+    plain = torch.optim.SGD(embeddings.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(plain, embeddings.named_parameters(), op=hvd.Sum)
+    kinds = set()
+    for step in range(3):
+        optimizer.zero_grad()
+        for number, embedding in enumerate(embeddings):
+            if step == 2 or number == hvd.rank():
+                embedding(torch.tensor([hvd.rank(), 3])).sum().backward()
+        optimizer.step()
+        kinds |= {embedding.weight.grad.is_sparse for embedding in embeddings}
+    return [[embedding.weight.flatten().tolist() for embedding in embeddings], sorted(kinds)]
+
+
 def two_optimizers_alike(steps=3):
     """Both are on their way at one time, and each average is of one optimiser's gradients."""
     import torch
@@ -95,20 +125,29 @@ def two_optimizers_alike(steps=3):
     return [layer.weight.tolist() for layer in layers]
 
 
-def a_step_that_is_given_up():
-    """The gradients of a step are dropped while they are on their way, and the next step has the same names."""
+def steps_that_are_given_up():
+    """Gradients are dropped while they are on their way, with their optimiser or without. The next step has the same names."""
     import torch
 
     import elastic_node.torch as hvd
 
     layer = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.zeros_(layer.weight)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=1.0))
-    begin = optimizer.state_dict()
-    for _ in range(10):
+
+    def optimizer_on_its_way():
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=1.0))
         layer(torch.ones(1, 2)).sum().backward()
-        optimizer.load_state_dict(begin)
-        optimizer.zero_grad()
+        layer.weight.grad = None
+        return optimizer
+
+    for _ in range(10):
+        optimizer_on_its_way()._reducer.hooks[0].remove()
+    optimizer = optimizer_on_its_way()
+    for _ in range(10):
+        optimizer.load_state_dict(optimizer.state_dict())
+        layer(torch.ones(1, 2)).sum().backward()
+        layer.weight.grad = None
+    optimizer.load_state_dict(optimizer.state_dict())
     layer(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     return layer.weight.tolist()
