@@ -2,7 +2,7 @@
 //! worker's training API, and by other languages' bindings.
 //!
 //! One [`ProgressThread`] thread serves a process for its life. It runs launched operations one after the other, in the
-//! order of the launches, over all communicators. Programs that launch in one order on every rank therefore cannot
+//! order of the launches, over all communicators but those that were made [apart](AsyncCommunicator::apart). Programs that launch in one order on every rank therefore cannot
 //! deadlock. A direct call waits until all earlier launches are done.
 
 use std::fmt;
@@ -151,9 +151,26 @@ impl AsyncCommunicator {
     /// An asynchronous communicator for the sub-group of this colour that the last split of this group has made, on the
     /// same thread and with the same abort word.
     pub fn beside(&self, communicator: Box<dyn Communicator>, colour: u32) -> AsyncCommunicator {
+        self.part(communicator, colour, &self.progress)
+    }
+
+    /// As [`AsyncCommunicator::beside`], on a thread of its own: an operation of one group does not wait for those of the
+    /// other. Not for groups on a GPU, where operations of two groups at one time may wait for each other.
+    pub fn apart(&self, communicator: Box<dyn Communicator>, colour: u32) -> AsyncCommunicator {
+        let is_inline = self.progress.is_inline;
+        let progress = ProgressThread { is_inline, ..ProgressThread::default() };
+        self.part(communicator, colour, &progress)
+    }
+
+    fn part(
+        &self,
+        communicator: Box<dyn Communicator>,
+        colour: u32,
+        progress: &ProgressThread,
+    ) -> AsyncCommunicator {
         let ranks = communicator.world_size();
         let watch = self.shared.watch.as_ref().map(|watch| watch.over_part(colour, ranks));
-        AsyncCommunicator::watched(communicator, self.abort.clone(), &self.progress, watch)
+        AsyncCommunicator::watched(communicator, self.abort.clone(), progress, watch)
     }
 
     /// This process's rank in the group.
@@ -238,7 +255,7 @@ impl AsyncCommunicator {
         launched
     }
 
-    /// As [`AsyncCommunicator::launch`], for a caller that waits at once. If no launched operation of the process is
+    /// As [`AsyncCommunicator::launch`], for a caller that waits at once. If no launched operation of its thread is
     /// in flight, the operation runs on the calling thread; otherwise behind those that are, without waiting for room: a
     /// thread has one such operation at a time. The order is that of the launches either way.
     pub fn launch_or_run<T: Send + 'static>(

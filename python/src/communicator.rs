@@ -541,7 +541,12 @@ impl PyGroup {
         let group = self.call(py, "split", String::new(), CallerWaits::Later, split)?;
         let Some((group, colour)) = group.zip(colour) else { return Ok(None) };
         let (failure, family) = (self.failure.clone(), Arc::clone(&self.family));
-        Ok(Some(PyGroup::in_family(self.communicator.beside(group, colour), failure, family)))
+        // Ranks may make calls of several groups in different orders, too.
+        let communicator = match self.gpu {
+            Some(_) => self.communicator.beside(group, colour),
+            None => self.communicator.apart(group, colour),
+        };
+        Ok(Some(PyGroup::in_family(communicator, failure, family)))
     }
 
     /// Leaves the group in good order, after all that was launched. Further operations fail.
