@@ -1,6 +1,7 @@
 //! Tests of calls by name over a real group: out of order, with different arguments, with ranks that have joined.
 
 use super::{LONG, Path, launchable, world};
+use crate::clock::now;
 use crate::negotiation::{CALLS_MAX, CallTicket, NegotiatedCall, Negotiation, Settled};
 use crate::{
     AsyncCommunicator, Communicator, CommunicatorExt, DataType, Launched, ReduceOp,
@@ -8,7 +9,7 @@ use crate::{
 };
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Sums = Arc<Mutex<Vec<(String, f32)>>>;
 
@@ -176,7 +177,7 @@ fn ranks_that_wait_for_each_other_are_told_within_seconds_though_they_have_made_
         let rank = Caller::new(launchable(group, abort));
         let early = rank.launch(if rank.group.rank() == 0 { "x" } else { "y" });
         assert_eq!(rank.call("common"), Settled::Done);
-        let begin = Instant::now();
+        let begin = now();
         let settled = rank.wait(early);
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
         settled
@@ -185,19 +186,22 @@ fn ranks_that_wait_for_each_other_are_told_within_seconds_though_they_have_made_
     assert_eq!(results, vec![Settled::Refused(why.to_owned()); 2]);
 }
 
+/// Takes longer than the rounds after which stuck ranks are told.
+#[expect(clippy::disallowed_methods, reason = "the ranks of a test are threads")]
+fn compute() {
+    thread::sleep(Duration::from_secs(2));
+}
+
 #[test]
 fn a_rank_that_has_waited_for_a_call_that_was_done_is_not_stuck_while_it_computes() {
     let results = world(Path::SharedMemory, 2, LONG, |group, abort| {
         let rank = Caller::new(launchable(group, abort));
         let warm = rank.launch("warm");
-        while !warm.1.test() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        assert!(warm.1.wait_for(LONG), "it is done before the wait for it begins");
         assert_eq!(rank.wait(warm), Settled::Done);
         let names = if rank.group.rank() == 0 { ["x", "y"] } else { ["y", "x"] };
         let first = rank.launch(names[0]);
-        // More than the rounds after which stuck ranks are told.
-        thread::sleep(Duration::from_secs(2));
+        compute();
         let second = rank.launch(names[1]);
         [rank.wait(first), rank.wait(second)]
     });
