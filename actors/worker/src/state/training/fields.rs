@@ -12,15 +12,15 @@ const FIELDS_MAX: usize = 1024;
 pub(super) fn fields_of<T: DeserializeOwned>() -> Option<Vec<String>> {
     let mut fields = None;
     // It always ends with an error, behind the question for the fields.
-    drop(T::deserialize(Asked(&mut fields)));
+    drop(T::deserialize(FieldsAsked(&mut fields)));
     let fields = fields.filter(|fields| fields.len() <= FIELDS_MAX)?;
     Some(fields.iter().map(|field| (*field).to_owned()).collect())
 }
 
 /// Takes note of the fields that a type asks for, and has no value.
-struct Asked<'a>(&'a mut Option<&'static [&'static str]>);
+struct FieldsAsked<'a>(&'a mut Option<&'static [&'static str]>);
 
-impl<'de> Deserializer<'de> for Asked<'_> {
+impl<'de> Deserializer<'de> for FieldsAsked<'_> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
