@@ -360,7 +360,8 @@ fn g_10_a_program_that_no_host_can_start_ends_the_job_at_once_with_the_reason() 
     assert!(stderr.contains("the program cannot be started on any host"), "{stderr}");
     assert!(stderr.contains("no folder of PATH has a program of that name"), "{stderr}");
     let tried = job.events_of("worker_started").len();
-    assert_eq!(tried, 2, "once on each slot: {stderr}");
+    // A slot may be tried once more while the other host's first start is on its way.
+    assert!((2..=4).contains(&tried), "{tried} starts on two slots: {stderr}");
 }
 
 #[test]
