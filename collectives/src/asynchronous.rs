@@ -2,8 +2,8 @@
 //! worker's training API, and by other languages' bindings.
 //!
 //! One [`ProgressThread`] thread serves a process for its life. It runs launched operations one after the other, in the
-//! order of the launches, over all communicators but those that were made [apart](AsyncCommunicator::apart). Programs that launch in one order on every rank therefore cannot
-//! deadlock. A direct call waits until all earlier launches are done.
+//! order of the launches, over all communicators but those that were made [apart](AsyncCommunicator::apart). Programs that
+//! launch in one order on every rank therefore cannot deadlock. A direct call waits until all earlier launches are done.
 
 use std::fmt;
 use std::io;

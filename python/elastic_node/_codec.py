@@ -88,7 +88,7 @@ class _Pickler(pickle.Pickler):
     in_place: AbstractSet[int] = frozenset()
     #: Whether the buffer of such a tensor comes next.
     is_in_place = False
-    #: The tensors of which a copy would be another one than the program trains, with their names, by the identity of their objects.
+    #: The tensors of which a copy would be another one than the program trains: their names, by the identity of their objects.
     trained: Mapping[int, str] = MappingProxyType({})
     #: The names of those that were found.
     found: List[str] = []

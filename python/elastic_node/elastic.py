@@ -129,8 +129,8 @@ def run(
 
 
 def _free_frames(error: Optional[BaseException]) -> None:
-    """Frees what a training function held that the end of its generation broke off, such as a replica with hooks on the parameters, or
-    a loader with processes. A handle of an operation keeps its error, and with it these frames, in a cycle."""
+    """Frees what a training function held that the end of its generation broke off, such as a replica with hooks on the
+    parameters, or a loader with processes. A handle of an operation keeps its error, and with it these frames, in a cycle."""
     if not isinstance(error, (CollectiveError, HostsUpdatedInterrupt)):
         return
     seen: Set[int] = set()
@@ -182,10 +182,10 @@ class State(Generic[Content]):
     Derive from it, and say what it consists of: `capture` and `apply`. `ObjectState` does that for attributes,
     `elastic_node.torch.TorchState` for modules and optimisers.
 
-    As Horovod does, `run` and `commit` call the methods `save`, `restore` and `sync` of a deriving class, for what it does beside the
-    state's content: `save` with each commit, `restore` after a rollback on ranks that go on in their processes, and `sync` as each
-    generation begins, on every rank. The content has been saved, restored and taken over by then, and these methods of the base
-    classes do nothing within such a call.
+    As Horovod does, `run` and `commit` call the methods `save`, `restore` and `sync` of a deriving class, for what it does
+    beside the state's content: `save` before each commit, `restore` after a rollback on ranks that go on in their processes,
+    and `sync` as each generation begins, on every rank. The content is saved, restored and taken over without them, and the
+    base classes' methods of these names do nothing within such a call.
     """
 
     _session: Optional[_native.Session] = None
@@ -403,8 +403,8 @@ class State(Generic[Content]):
 
 
 _NO_CONTENT = (
-    "{name} has no method {method}: a class that derives from State says what the state consists of, with capture and apply, in the "
-    "place of Horovod's save, restore and sync; or derive from ObjectState, whose attributes are the state"
+    "{name} has no method {method}: a class that derives from State says what the state consists of, with capture and apply, "
+    "in the place of Horovod's save, restore and sync; or derive from ObjectState, whose attributes are the state"
 )
 
 
