@@ -27,6 +27,10 @@ pub(crate) const EVENTS_FILE: &str = "events.jsonl";
 pub(crate) const JOURNAL_FILE: &str = "journal.redb";
 /// Name of the file that an attempt to renew the journal may leave.
 pub(crate) const JOURNAL_DRAFT_FILE: &str = "journal.redb.draft";
+
+/// The files of a job, but for those with a number in their names.
+pub(super) const JOB_FILES: [&str; 6] =
+    [TOKEN_FILE, ADDRESS_FILE, ADDRESS_DRAFT_FILE, EVENTS_FILE, JOURNAL_FILE, JOURNAL_DRAFT_FILE];
 /// Bytes that are read at most of a file that others find.
 const PUBLISHED_BYTES_MAX: u64 = 4096;
 /// Name of the file that the driver holds locked.
@@ -110,15 +114,7 @@ impl DriverStateDir {
 
     /// Refuses folders in the places of the files that the driver of a new job writes here: no file takes such a place.
     pub(crate) fn refuse_folders(&self) -> Result<(), CommandFailure> {
-        let files = [
-            TOKEN_FILE,
-            ADDRESS_FILE,
-            ADDRESS_DRAFT_FILE,
-            EVENTS_FILE,
-            JOURNAL_FILE,
-            JOURNAL_DRAFT_FILE,
-        ];
-        let paths = files.map(|name| self.path.join(name));
+        let paths = JOB_FILES.map(|name| self.path.join(name));
         let Some(folder) = paths.iter().find(|path| path.is_dir()) else { return Ok(()) };
         let message =
             format!("a folder stands in the place of the driver's file {}", folder.display());

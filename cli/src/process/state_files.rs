@@ -5,28 +5,16 @@ use std::fs::{self, DirEntry};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use elastic_transport::{TOKEN_FILE, is_token_draft};
+use elastic_transport::is_token_draft;
 
 use super::event_log::number_aside;
 use super::recording::{RECORDING_FOLDER, is_segment};
-use super::state_dir::{
-    ADDRESS_DRAFT_FILE, ADDRESS_FILE, EVENTS_FILE, JOURNAL_DRAFT_FILE, JOURNAL_FILE, LOCK_FILE,
-};
-
-/// The files that a driver writes into its state directory, but for those with a number in their names.
-const STATE_FILES: [&str; 7] = [
-    TOKEN_FILE,
-    ADDRESS_FILE,
-    ADDRESS_DRAFT_FILE,
-    EVENTS_FILE,
-    JOURNAL_FILE,
-    JOURNAL_DRAFT_FILE,
-    LOCK_FILE,
-];
+use super::state_dir::{JOB_FILES, LOCK_FILE};
 
 /// Whether a driver writes files of this name into its state directory.
 fn is_state_file(name: &str) -> bool {
-    STATE_FILES.contains(&name) || number_aside(name).is_some() || is_token_draft(name)
+    let is_plain = name == LOCK_FILE || JOB_FILES.contains(&name);
+    is_plain || number_aside(name).is_some() || is_token_draft(name)
 }
 
 /// The content of a state directory.
@@ -115,6 +103,7 @@ fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::state_dir::{ADDRESS_FILE, EVENTS_FILE};
     use super::*;
 
     #[test]
@@ -125,7 +114,7 @@ mod tests {
         let file = |path: PathBuf| fs::write(path, "text").expect("written");
         let fill = || {
             fs::create_dir_all(&recording).expect("made");
-            STATE_FILES.iter().for_each(|name| file(folder.join(name)));
+            JOB_FILES.iter().chain([&LOCK_FILE]).for_each(|name| file(folder.join(name)));
             for name in ["events.jsonl.1", "events.jsonl.12", "token.77.draft"] {
                 file(folder.join(name));
             }

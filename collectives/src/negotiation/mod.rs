@@ -56,7 +56,7 @@ pub struct NegotiatedCall {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct CallTicket(u64);
 
-/// What is told the result of a call that was settled in the rounds of another one.
+/// Called with the result of a call that was settled in the rounds of another one.
 pub type ResultObserver = Box<dyn FnOnce(Result<Settled, CollectiveError>) + Send>;
 
 /// The outcome of a call.

@@ -46,7 +46,7 @@ pub struct DriverCard {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct StoreRevision(i64);
 
-/// What tells the leader key of one leadership from that of any other.
+/// Identity of a leadership: its leader key differs from that of any other one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LeaderSign {
     won_at: Number,
@@ -354,7 +354,7 @@ impl Leadership {
         self.resign()
     }
 
-    /// What tells this leadership from any other one.
+    /// Identity of this leadership.
     pub const fn sign(&self) -> LeaderSign {
         LeaderSign { won_at: self.won_at, lease_id: self.lease_id }
     }

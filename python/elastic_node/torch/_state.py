@@ -74,9 +74,16 @@ class TorchState(ObjectState):
             if isinstance(holder, torch.optim.Optimizer):
                 for place, parameter in enumerate(_optimizer.parameters_of(holder.param_groups)):
                     names.setdefault(parameter, f"number {place} of {part}")
-            if isinstance(holder, torch.nn.Module):
-                names.update((parameter, f"{part}.{name}") for name, parameter in holder.named_parameters())
-        return names
+        return {**names, **self._names_in_modules()}
+
+    def _names_in_modules(self) -> Dict[torch.Tensor, str]:
+        """The parameters of the state's modules, and their names."""
+        return {
+            parameter: f"{part}.{name}"
+            for part, holder in self._holders_with_names()
+            if isinstance(holder, torch.nn.Module)
+            for name, parameter in holder.named_parameters()
+        }
 
     def _holders_with_names(self) -> List[Tuple[str, Any]]:
         """The objects that stay, each with the name of the attribute that has it."""
@@ -119,17 +126,12 @@ class TorchState(ObjectState):
 
     def _alike(self) -> List[_agreement.Item]:
         """And the order of the optimisers' parameters, whose state is counted by their places."""
-        names: Dict[torch.Tensor, str] = {}
-        for part in self._public():
-            if isinstance(self.__dict__[part], torch.Tensor):
-                names[self.__dict__[part]] = part
-        holders = self._holders_with_names()
-        for part, holder in holders:
-            if isinstance(holder, torch.nn.Module):
-                names.update((parameter, f"{part}.{name}") for name, parameter in holder.named_parameters())
+        values = {part: self.__dict__[part] for part in self._public()}
+        own = {value: part for part, value in values.items() if isinstance(value, torch.Tensor)}
+        names = {**own, **self._names_in_modules()}
         orders = [
             (names.get(parameter), f"at place {place} of {part}")
-            for part, holder in holders
+            for part, holder in self._holders_with_names()
             if isinstance(holder, torch.optim.Optimizer)
             for place, parameter in enumerate(_optimizer.parameters_of(holder.param_groups))
         ]

@@ -25,7 +25,7 @@ pub(super) struct OperatorAnswer {
     response: ClientResponse,
     /// The state since the decision, as a text.
     state: String,
-    /// What the operator does if the decision is not stored.
+    /// Advice to the operator if the decision is not stored.
     way_out: &'static str,
 }
 

@@ -198,8 +198,8 @@ impl CheckpointDesk {
 
     /// Training thread, after the end of training: takes the order to save the commit with which it ended.
     pub(in crate::state::training) fn take_last(&self, part: CheckpointPart) -> SaveOrder {
-        let order = SaveOrder::of(part, self.lock().fields.clone());
         let mut desk = self.lock();
+        let order = SaveOrder::of(part, desk.fields.clone());
         (desk.ordered, desk.taken) = (None, Some(order.clone()));
         drop(desk);
         self.jobs.give_up_parts(Some(order.save()));
