@@ -34,16 +34,17 @@ impl World {
         self.drain_state(process);
     }
 
-    /// Delivers a message from the driver of a term.
+    /// Delivers a message from the driver of a term. A worker that a later driver has welcomed drops it (G-2).
     pub(super) fn worker_hears(&mut self, process: u32, term: Term, message: DriverToWorker) {
-        if matches!(message, DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }) {
-            self.processes[process as usize].note_told_to_leave();
+        let entry = &mut self.processes[process as usize];
+        let heeds = |core: &mut StateCore| core.heeds(term);
+        if !entry.is_alive || !entry.state.core().is_some_and(heeds) {
+            return;
         }
-        self.with_state(process, |core, now| {
-            if core.heeds(term) {
-                core.handle_driver(now, message);
-            }
-        });
+        if matches!(message, DriverToWorker::Leave { .. } | DriverToWorker::Finished { .. }) {
+            entry.note_told_to_leave();
+        }
+        self.with_state(process, |core, now| core.handle_driver(now, message));
     }
 
     pub(super) fn worker_link_event(&mut self, process: u32, event: &LinkEvent) {

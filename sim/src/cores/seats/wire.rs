@@ -167,6 +167,7 @@ impl World {
 
     pub(in crate::cores) fn hand_packet(&mut self, link: u32, end: LinkSide, packet: Packet) {
         if packet.is_goodbye
+            && !self.is_outdated(link, false)
             && let LinkOwner::Worker { process } = self.links[link as usize].owner
         {
             self.processes[process as usize].note_told_to_leave();
