@@ -387,8 +387,12 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         EventKind::GenerationTakenBack { worker } => format!(
             "generation {generation} is taken back: {worker} is elastic in process, every process is kept"
         ),
-        EventKind::ResetDone { ms, steps_lost, .. } => {
-            let lost = counted(*steps_lost, "step");
+        EventKind::ResetDone { ms, steps_lost, lost_ms, .. } => {
+            let steps = counted(*steps_lost, "step");
+            let lost = match lost_ms {
+                0 => steps,
+                _ => format!("{steps} and {lost_ms} ms of training"),
+            };
             format!("reset done: {}; {lost} lost", describe_phases(ms))
         }
         EventKind::FirstSteps { from, hosts } => match slowest_first_step(hosts) {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use elastic_protocol::codec::encode;
 use elastic_protocol::messages::{
-    AgentToDriver, Ballot, DriverToWorker, ReportedValues, StepTimes, Vote, WorkerToDriver,
+    AgentToDriver, Ballot, DriverToWorker, ReportedValues, StepTimes, UndoneTraining, Vote,
+    WorkerToDriver,
 };
 use elastic_protocol::{
     Assignment, AssignmentDelta, CommitId, HostName, NodeId, Stamp, Step, WorkerId,
@@ -136,7 +137,8 @@ impl Workers {
     ) -> anyhow::Result<()> {
         let Some(commit) = self.commits.get_mut(worker) else { return Ok(()) };
         let node = NodeId::worker(worker);
-        let arrive = |stamp, commit| WorkerToDriver::Arrived { stamp, commit, steps_lost: 0 };
+        let undone = UndoneTraining::default();
+        let arrive = |stamp, commit| WorkerToDriver::Arrived { stamp, commit, undone };
         let vote = |stamp, ballot| {
             let vote = Vote { stamp, worker: worker.clone(), ballot };
             Ok::<_, anyhow::Error>(Input::Vote(node.clone(), encode(&vote)?))

@@ -51,6 +51,7 @@ fn as_json(job: &str, reset: &ResetAccount) -> Value {
         "cause": reset.cause.to_string(),
         "ms": reset.ms,
         "steps_lost": reset.steps_lost,
+        "lost_ms": reset.lost_ms,
         "cost": reset.cost.non_empty().map(|(bucket, seconds)| (bucket.name(), seconds)).collect::<Vec<_>>(),
     })
 }

@@ -48,7 +48,7 @@ fn broken(cause: &ResetCause, way: ResetWay) -> LoggedJob {
         (63, 1, EventKind::ResetDecided { cause: cause.clone(), way }),
         (66, 2, formed(&members[..1], 59)),
         (66, 2, running(1)),
-        (66, 2, EventKind::ResetDone { cause: cause.clone(), from, ms, steps_lost }),
+        (66, 2, EventKind::ResetDone { cause: cause.clone(), from, ms, steps_lost, lost_ms: 0 }),
     ];
     let mut record = LoggedJob::new("j".to_owned(), Time::ZERO);
     for (second, generation, kind) in story {

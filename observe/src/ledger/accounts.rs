@@ -31,6 +31,8 @@ pub struct ResetAccount {
     pub ms: Option<PhaseMs>,
     /// Lost steps.
     pub steps_lost: u64,
+    /// Training time since the last commit that an abort undid, in milliseconds.
+    pub lost_ms: u64,
     /// Slot-time that it cost, by bucket.
     pub cost: BucketTotals,
 }
@@ -59,6 +61,7 @@ impl ResetAccounts {
             decided_at: now,
             ms: None,
             steps_lost: 0,
+            lost_ms: 0,
             cost: BucketTotals::default(),
         });
         account.cause = cause.clone();

@@ -29,7 +29,7 @@ pub use self::accounts::ResetAccount;
 use self::accounts::ResetAccounts;
 pub use self::bucket::TimeBucket;
 use self::facts::{JobFacts, KnownPhase, LastEnd};
-use self::spans::{SlotSpan, TrainingHistory};
+use self::spans::{LostTraining, SlotSpan, TrainingHistory};
 pub use self::timeline::TotalsTimeline;
 pub use self::totals::BucketTotals;
 use self::totals::{RecentTotals, seconds};
@@ -75,6 +75,8 @@ pub struct GoodputLedger {
     unseen: UnseenTraining,
     /// Whether more steps may be lost than are counted.
     lost_unseen: bool,
+    /// Committed steps that the reset under way has lost.
+    rolled_back: u64,
 }
 
 impl GoodputLedger {
@@ -104,6 +106,7 @@ impl GoodputLedger {
             before_away: None,
             unseen: UnseenTraining::default(),
             lost_unseen: false,
+            rolled_back: 0,
         }
     }
 
@@ -209,12 +212,12 @@ impl GoodputLedger {
                 self.end_training();
                 self.enter(KnownPhase::Gather);
             }
-            EventKind::ResetDone { cause, from, ms, steps_lost } => {
+            EventKind::ResetDone { cause, from, ms, steps_lost, lost_ms } => {
                 if let Some(account) = self.resets.get_mut(from.0) {
                     // The first sign of a failure may not have been its cause.
                     account.cause = cause.clone();
                 }
-                self.reset_done(*from, generation, ms, *steps_lost);
+                self.reset_done((*from, generation), ms, *steps_lost, *lost_ms);
             }
             EventKind::TakeoverBegun { members, phase, .. } => self.taken_over(members, *phase),
             EventKind::TakeoverDone { lost, .. } => self.takeover_done(*lost),
@@ -229,7 +232,10 @@ impl GoodputLedger {
             EventKind::CheckpointLoaded { step: Some(step), .. } => {
                 self.checkpoint_loaded(generation, *step);
             }
-            EventKind::StateLost { unseen, .. } => self.lost_unseen |= unseen,
+            EventKind::StateLost { committed, begins_at, unseen, .. } => {
+                self.lost_unseen |= unseen;
+                self.rolled_back = committed.saturating_sub(*begins_at);
+            }
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
             | EventKind::HostBlacklisted { .. }
@@ -487,10 +493,18 @@ impl GoodputLedger {
         self.history.begin(self.now, self.step, self.slots_in(TimeBucket::Training));
     }
 
-    fn reset_done(&mut self, from: GenerationId, to: GenerationId, ms: &PhaseMs, steps_lost: u64) {
+    fn reset_done(
+        &mut self,
+        (from, to): (GenerationId, GenerationId),
+        ms: &PhaseMs,
+        steps_lost: u64,
+        lost_ms: u64,
+    ) {
+        let committed = std::mem::take(&mut self.rolled_back);
         let world_size = self.slots_in(TimeBucket::Training);
         let way = self.resets.get_mut(from.0).map(|account| {
-            (account.to, account.ms, account.steps_lost) = (Some(to), Some(*ms), steps_lost);
+            (account.to, account.ms) = (Some(to), Some(*ms));
+            (account.steps_lost, account.lost_ms) = (steps_lost, lost_ms);
             account.way
         });
         let sync = nanos(ms.sync.unwrap_or_default());
@@ -505,7 +519,13 @@ impl GoodputLedger {
         }
         // Processes that live for one generation do not tell their steps.
         if way != Some(ResetWay::Restart) {
-            for (bucket, lost) in self.history.lose(self.step, steps_lost) {
+            let training = LostTraining {
+                goes_on_at: self.step,
+                steps: steps_lost,
+                committed,
+                nanos: lost_ms.saturating_mul(1_000_000),
+            };
+            for (bucket, lost) in self.history.lose(&training) {
                 self.transfer(from, (bucket, TimeBucket::Lost), &lost);
             }
         }

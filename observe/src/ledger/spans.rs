@@ -21,12 +21,16 @@ pub(super) struct TrainingStretch {
     start: Time,
     /// Its end; none while it goes on.
     end: Option<Time>,
+    /// When its generation was ended, whatever is cut off its end.
+    stopped_at: Time,
     /// Slots that train, at its end.
     slots: u64,
     /// Since when it stands still, if it does, or did at its end.
     still_since: Option<Time>,
     /// Time in which it stood still and went on afterwards, in nanoseconds.
     stood_still: u64,
+    /// The last such time.
+    last_stood: (Time, Time),
     /// Slot-time of it that was booked under other buckets, in nanoseconds.
     waits: StepWaits,
 }
@@ -74,6 +78,19 @@ impl SlotSpan {
     }
 }
 
+/// Training that a reset has lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LostTraining {
+    /// Step at which training goes on.
+    pub(super) goes_on_at: u64,
+    /// Lost steps beyond it.
+    pub(super) steps: u64,
+    /// Those of them that were committed.
+    pub(super) committed: u64,
+    /// Time from the last commit to the end of the generation, in nanoseconds; 0 if no member has told it.
+    pub(super) nanos: u64,
+}
+
 /// The job's training.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TrainingHistory {
@@ -81,6 +98,19 @@ pub(super) struct TrainingHistory {
 }
 
 impl TrainingStretch {
+    /// Time in which it was trained, as far as its end is cut, in nanoseconds.
+    const fn length(&self, end: Time) -> u64 {
+        (end.0 - self.start.0).saturating_sub(self.stood_still)
+    }
+
+    /// Begin of its last `nanos` before the generation was ended, without the time in which it stood still.
+    fn last_of(&self, nanos: u64) -> Time {
+        let from = Time(self.stopped_at.0.saturating_sub(nanos)).max(self.start);
+        let (since, until) = self.last_stood;
+        let stood = until.0.saturating_sub(since.max(from).0);
+        Time(from.0 + stood)
+    }
+
     /// Adds the last part of the stretch to the loss: first the share that was booked as waiting of some kind.
     fn lose_from(
         &mut self,
@@ -118,9 +148,11 @@ impl TrainingHistory {
             to_step: None,
             start: now,
             end: None,
+            stopped_at: now,
             slots,
             still_since: None,
             stood_still: 0,
+            last_stood: (now, now),
             waits: StepWaits::default(),
         });
     }
@@ -141,6 +173,7 @@ impl TrainingHistory {
             && let Some(since) = stretch.still_since.take()
         {
             stretch.stood_still += now.0.saturating_sub(since.0);
+            stretch.last_stood = (since, now.max(since));
         }
     }
 
@@ -168,6 +201,7 @@ impl TrainingHistory {
     pub(super) fn end(&mut self, now: Time, slots: u64) {
         if let Some(last) = self.stretches.back_mut().filter(|last| last.end.is_none()) {
             last.end = Some(last.still_since.unwrap_or(now).min(now));
+            last.stopped_at = now;
             last.slots = slots;
         }
     }
@@ -182,14 +216,22 @@ impl TrainingHistory {
         Some(SlotSpan::whole(stretch.slots, start, end))
     }
 
-    /// Training goes on from `step`, and `steps_lost` beyond it are lost. Returns the training that made them: of each
-    /// stretch the share of its steps that is lost, at its end, from the buckets in which it is booked. A stretch that made
-    /// no step is lost as a whole.
-    pub(super) fn lose(&mut self, step: u64, steps_lost: u64) -> Vec<(TimeBucket, SlotSpan)> {
-        if let Some(last) = self.last_ended() {
-            last.to_step.get_or_insert((step + steps_lost).max(last.from_step));
-        }
+    /// Training is lost. Returns it, from the buckets in which it is booked: of the last stretch all that followed its last
+    /// commit, if a member has told when that was; then of each stretch the share of its steps that is lost, at its end. A
+    /// stretch that made no step is lost as a whole.
+    pub(super) fn lose(&mut self, training: &LostTraining) -> Vec<(TimeBucket, SlotSpan)> {
+        let step = training.goes_on_at;
         let mut lost = Vec::new();
+        if let Some(last) = self.last_ended() {
+            let is_timed = training.nanos > 0;
+            let steps = if is_timed { training.committed } else { training.steps };
+            last.to_step.get_or_insert((step + steps).max(last.from_step));
+            let (start, end) = (last.last_of(training.nanos), last.end.unwrap_or(last.start));
+            if is_timed && start < end {
+                last.lose_from(start, end, last.length(end), &mut lost);
+                last.end = Some(start);
+            }
+        }
         for stretch in self.stretches.iter_mut().rev() {
             let (Some(end), Some(to_step)) = (stretch.end, stretch.to_step) else { continue };
             let made = to_step - stretch.from_step;
@@ -197,7 +239,7 @@ impl TrainingHistory {
             if made > 0 && kept == made {
                 break;
             }
-            let length = (end.0 - stretch.start.0).saturating_sub(stretch.stood_still);
+            let length = stretch.length(end);
             let kept_length = match made {
                 0 => 0,
                 _ => u128::from(length) * u128::from(kept) / u128::from(made),
@@ -232,8 +274,40 @@ mod tests {
         SlotSpan::whole(slots, at(start), at(end))
     }
 
+    fn steps(goes_on_at: u64, steps: u64) -> LostTraining {
+        LostTraining { goes_on_at, steps, ..LostTraining::default() }
+    }
+
     fn lost(slots: u64, start: u64, end: u64) -> (TimeBucket, SlotSpan) {
         (TimeBucket::Training, span(slots, start, end))
+    }
+
+    #[test]
+    fn what_followed_the_last_commit_is_lost_though_no_step_was_counted() {
+        let mut history = TrainingHistory::default();
+        history.begin(at(0), 0, 4);
+        history.end(at(100), 4);
+        assert!(history.cut_detection(2_000_000_000).is_some(), "it was dead for 2 s");
+        let training =
+            LostTraining { goes_on_at: 90, steps: 7, committed: 0, nanos: 10_000_000_000 };
+        assert_eq!(
+            history.lose(&training),
+            [lost(4, 90, 98)],
+            "the last commit was 10 s before the abort"
+        );
+        assert_eq!(history.lose(&steps(90, 0)), [], "the committed steps are kept");
+    }
+
+    #[test]
+    fn time_in_which_a_member_hung_after_the_last_commit_is_not_lost_as_well() {
+        let mut history = TrainingHistory::default();
+        history.begin(at(0), 0, 2);
+        assert!(history.stand_still(at(80), at(70), 2).is_some());
+        history.go_on(at(85));
+        history.end(at(100), 2);
+        let training =
+            LostTraining { goes_on_at: 10, steps: 3, committed: 0, nanos: 40_000_000_000 };
+        assert_eq!(history.lose(&training), [lost(2, 75, 100)], "40 s, of which it hung for 15");
     }
 
     #[test]
@@ -242,8 +316,8 @@ mod tests {
         history.begin(at(0), 10, 4);
         history.end(at(100), 4);
         assert_eq!(history.cut_detection(20_000_000_000), Some(span(4, 80, 100)));
-        assert_eq!(history.lose(17, 1), [lost(4, 70, 80)], "one of eight steps in 80 s");
-        assert_eq!(history.lose(17, 0), [], "what is lost is not lost twice");
+        assert_eq!(history.lose(&steps(17, 1)), [lost(4, 70, 80)], "one of eight steps in 80 s");
+        assert_eq!(history.lose(&steps(17, 0)), [], "what is lost is not lost twice");
     }
 
     #[test]
@@ -251,11 +325,11 @@ mod tests {
         let mut history = TrainingHistory::default();
         history.begin(at(0), 0, 2);
         history.end(at(10), 2);
-        assert_eq!(history.lose(10, 0), []);
+        assert_eq!(history.lose(&steps(10, 0)), []);
         history.begin(at(20), 10, 3);
         history.end(at(30), 3);
         // Step 20 was reached, and training goes on from step 5.
-        assert_eq!(history.lose(5, 15), [lost(3, 20, 30), lost(2, 5, 10)]);
+        assert_eq!(history.lose(&steps(5, 15)), [lost(3, 20, 30), lost(2, 5, 10)]);
     }
 
     #[test]
@@ -271,7 +345,11 @@ mod tests {
         history.end(at(100), 2);
         let quarter = |share_ppm| SlotSpan { share_ppm, ..span(2, 90, 100) };
         let lost = [(TimeBucket::Data, quarter(250_000)), (TimeBucket::Training, quarter(750_000))];
-        assert_eq!(history.lose(9, 1), lost, "one of ten steps, a quarter of which was data");
+        assert_eq!(
+            history.lose(&steps(9, 1)),
+            lost,
+            "one of ten steps, a quarter of which was data"
+        );
     }
 
     #[test]
@@ -283,7 +361,7 @@ mod tests {
         history.stand_still(at(120), at(110), 2);
         history.end(at(130), 2);
         assert_eq!(history.cut_detection(9_000_000_000), None, "it hung until then");
-        assert_eq!(history.lose(8, 1), [lost(2, 100, 110)], "one of nine steps in 90 s");
+        assert_eq!(history.lose(&steps(8, 1)), [lost(2, 100, 110)], "one of nine steps in 90 s");
     }
 
     #[test]
@@ -291,6 +369,6 @@ mod tests {
         let mut history = TrainingHistory::default();
         history.begin(at(0), 7, 2);
         history.end(at(3), 2);
-        assert_eq!(history.lose(7, 0), [lost(2, 0, 3)]);
+        assert_eq!(history.lose(&steps(7, 0)), [lost(2, 0, 3)]);
     }
 }

@@ -97,7 +97,7 @@ fn done(detect: f64, sync: f64, steps_lost: u64, cause: &WorkerId) -> EventKind 
 
 fn done_from(from: GenerationId, ms: PhaseMs, steps_lost: u64, cause: &WorkerId) -> EventKind {
     let cause = ResetCause::WorkerExited { worker: cause.clone(), status: ExitStatus::Signal(9) };
-    EventKind::ResetDone { cause, from, ms, steps_lost }
+    EventKind::ResetDone { cause, from, ms, steps_lost, lost_ms: 0 }
 }
 
 #[test]

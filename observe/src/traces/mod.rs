@@ -94,7 +94,7 @@ impl ResetTraces {
                 self.decided.get_or_insert(begun);
                 self.take_done(&BTreeMap::new())
             }
-            EventKind::ResetDone { cause, from, ms, steps_lost } => {
+            EventKind::ResetDone { cause, from, ms, steps_lost, .. } => {
                 let way = self.decided.take().map(|decided| decided.way);
                 let (cause, from, ms, steps_lost) = (cause.clone(), *from, *ms, *steps_lost);
                 let to = self.running?;

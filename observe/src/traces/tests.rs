@@ -57,6 +57,7 @@ fn events_of_a_reset(hosts: BTreeMap<HostName, HostResetMs>) -> Vec<(u64, u64, E
                 from: GenerationId(1),
                 ms: ms(5.0, 40.0, 20.0),
                 steps_lost: 2,
+                lost_ms: 0,
             },
         ),
         (10_300, 2, EventKind::FirstSteps { from: GenerationId(1), hosts }),

@@ -371,6 +371,9 @@ pub struct ResetStatus {
     /// Steps that it has lost, as far as is known.
     #[serde(default)]
     pub steps_lost: u64,
+    /// Training time since the last commit that it has undone, in milliseconds, as far as is known.
+    #[serde(default)]
+    pub lost_ms: u64,
 }
 
 /// Phases of a reset, in milliseconds; a phase that has not ended is absent.

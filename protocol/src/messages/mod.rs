@@ -48,5 +48,5 @@ pub use straggler::StragglingWorker;
 pub use vote::{Ballot, Vote};
 pub use worker::{
     DriverToWorker, Formation, FormationTable, GroupKey, JobShards, Placement, SyncPlan,
-    WorkerToDriver,
+    UndoneTraining, WorkerToDriver,
 };

@@ -17,6 +17,23 @@ use crate::messages::{
     ReportedValues, StateDigests, StepTimes,
 };
 
+/// Training beyond the last commit that an abort has undone.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct UndoneTraining {
+    /// Steps that were completed.
+    pub steps: u64,
+    /// Duration, from the commit or the begin of training to the abort, in milliseconds.
+    pub ms: u64,
+}
+
+impl UndoneTraining {
+    /// The most of two members' steps, and of their time.
+    #[must_use]
+    pub fn most(self, other: Self) -> Self {
+        Self { steps: self.steps.max(other.steps), ms: self.ms.max(other.ms) }
+    }
+}
+
 /// Messages from a worker to the driver. Votes go to the registry as [`Vote`](super::Vote).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum WorkerToDriver {
@@ -40,8 +57,8 @@ pub enum WorkerToDriver {
         stamp: Stamp,
         /// The commit that the worker holds now: live state after an interrupt, the last commit after an abort.
         commit: Option<CommitId>,
-        /// Steps beyond that commit, undone by an abort.
-        steps_lost: u64,
+        /// Training beyond that commit, undone by an abort.
+        undone: UndoneTraining,
     },
     /// The answer to `Pause`, and a promise: the worker has passed no boundary beyond this one. It will pass at
     /// most the next one before it hears `StopAt` or `Resume`.

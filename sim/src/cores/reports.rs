@@ -159,11 +159,11 @@ impl World {
                 }
                 Ok(())
             }
-            WorkerToDriver::Arrived { commit, steps_lost, .. } => {
-                if program.is_at_rest() && (*commit, *steps_lost) != (saved, program.told_lost) {
+            WorkerToDriver::Arrived { commit, undone, .. } => {
+                if program.is_at_rest() && (*commit, *undone) != (saved, program.told_undone) {
                     return complain(format!(
-                        "arrives with commit {commit:?} and {steps_lost} lost steps, and holds {saved:?} with {} lost",
-                        program.told_lost
+                        "arrives with commit {commit:?} and {undone:?}, and holds {saved:?} with {:?}",
+                        program.told_undone
                     ));
                 }
                 if program.waits_in_collective() {

@@ -27,8 +27,8 @@ fn of_event(event: &TrainingEvent) -> String {
         TrainingEvent::Moved { data_address, commit } => {
             format!("listens at {data_address}, holds {}", or_none(*commit))
         }
-        TrainingEvent::AtRest { commit, steps_lost } => {
-            format!("is at rest with {}, {steps_lost} steps lost", or_none(*commit))
+        TrainingEvent::AtRest { commit, undone } => {
+            format!("is at rest with {}, {} steps lost", or_none(*commit), undone.steps)
         }
         TrainingEvent::Formed { stamp } => format!("has formed {}", of(stamp)),
         TrainingEvent::Synced { stamp, commit } => {

@@ -161,8 +161,9 @@ pub(crate) fn from_worker(message: &WorkerToDriver) -> String {
             let active = if *active { "active" } else { "not active" };
             format!("attach process {pid}, {active} in {}, holds {}", stamp(*of), commit(*held))
         }
-        WorkerToDriver::Arrived { stamp: of, commit: held, steps_lost } => {
-            format!("arrived from {} with {}, {steps_lost} steps lost", stamp(*of), commit(*held))
+        WorkerToDriver::Arrived { stamp: of, commit: held, undone } => {
+            let steps = undone.steps;
+            format!("arrived from {} with {}, {steps} steps lost", stamp(*of), commit(*held))
         }
         WorkerToDriver::Paused { stamp: of, boundary } => {
             format!("paused in {} at boundary {boundary}", stamp(*of))
@@ -472,7 +473,7 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
         }
         EventKind::ResetCalledOff { reason } => format!("reset called off: {reason}"),
         EventKind::GenerationTakenBack { worker } => format!("taken back: {worker} attached"),
-        EventKind::ResetDone { cause, from, ms, steps_lost } => format!(
+        EventKind::ResetDone { cause, from, ms, steps_lost, .. } => format!(
             "reset done in {:.3} ms (form {}, sync {}, all {}) from generation {from}, {steps_lost} steps lost: {cause}",
             ms.detect,
             or_none(ms.form.map(|ms| format!("{ms:.3}"))),

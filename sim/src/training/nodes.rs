@@ -225,6 +225,7 @@ impl TrainingNode {
                     self.command(command);
                 }
                 StateOutput::Abort { stamp, reason } => {
+                    self.shared.note_end();
                     self.seat.abort.abort(stamp.term.0, stamp.generation.0, reason);
                 }
                 StateOutput::PauseFlag { on: true } => {

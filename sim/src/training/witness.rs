@@ -288,7 +288,7 @@ impl Witness {
     pub(super) fn told(&mut self, node: NodeNumber, message: &ThreadMessage) {
         let ThreadMessage::Event(event) = message else { return };
         match event {
-            TrainingEvent::AtRest { commit, steps_lost } => {
+            TrainingEvent::AtRest { commit, undone } => {
                 let facts = self.facts(node);
                 let (mut end, held) = (facts.end.take(), facts.held);
                 // The generation of a function that had ended ahead of its `Go` may have ended after it.
@@ -310,10 +310,9 @@ impl Witness {
                     }
                     Some(FunctionEnd::Kept) | None => 0,
                 };
-                if *steps_lost != due {
-                    self.violated(format!(
-                        "process {node} has lost {due} steps, and says {steps_lost}"
-                    ));
+                if undone.steps != due {
+                    let said = undone.steps;
+                    self.violated(format!("process {node} has lost {due} steps, and says {said}"));
                 }
                 self.check_commit(node, *commit);
             }

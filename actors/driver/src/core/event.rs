@@ -445,6 +445,9 @@ pub enum EventKind {
         /// Lost steps: those beyond the last commit that an abort undid, the most of any rank, and committed ones that
         /// no worker holds any more.
         steps_lost: u64,
+        /// Training time since the last commit that an abort undid, in milliseconds, the most of any rank.
+        #[serde(default)]
+        lost_ms: u64,
     },
     /// The first steps after a reset: when each host of the new generation was READY, was SYNCED and had trained a
     /// step. Follows `ResetDone`.

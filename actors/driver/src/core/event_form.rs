@@ -220,7 +220,7 @@ mod tests {
             },
             EventKind::GenerationFormed { members: vec![worker("a")], root: None, step: 7 },
             EventKind::ResetDecided { cause: cause.clone(), way: ResetWay::Restart },
-            EventKind::ResetDone { cause, from: GenerationId(4), ms, steps_lost: 2 },
+            EventKind::ResetDone { cause, from: GenerationId(4), ms, steps_lost: 2, lost_ms: 70 },
             EventKind::TakeoverBegun {
                 hosts: 1,
                 workers: 1,

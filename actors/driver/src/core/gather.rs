@@ -297,7 +297,7 @@ impl DriverCore {
         self.watch_activity(now);
         self.vote_for_the_done();
         if let Some(reset) = self.round.end_reset(now) {
-            let steps_lost = reset.steps_lost;
+            let steps_lost = reset.undone.steps;
             self.report_reset(now, reset);
             self.time_hosts(now, votes);
             self.count_lost_steps(now, steps_lost);

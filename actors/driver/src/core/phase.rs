@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use elastic_protocol::messages::{Formation, JobPhase, PhaseMs};
+use elastic_protocol::messages::{Formation, JobPhase, PhaseMs, UndoneTraining};
 use elastic_protocol::{
     Assignment, GenerationId, JobOutcome, JobResult, ResetCause, Stamp, Time, WorkerId,
 };
@@ -158,7 +158,8 @@ pub(crate) struct ResetRecord {
     pub(crate) detect_ms: f64,
     pub(crate) ready_at: Option<Time>,
     pub(crate) synced_at: Option<Time>,
-    pub(crate) steps_lost: u64,
+    /// Lost training, the most of any rank. The steps have those with them that were committed and that no worker holds any more.
+    pub(crate) undone: UndoneTraining,
 }
 
 impl ResetRecord {

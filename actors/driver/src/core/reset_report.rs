@@ -42,7 +42,8 @@ impl DriverCore {
             ms: reset.phases(),
             cause: reset.cause,
             from: reset.from,
-            steps_lost: reset.steps_lost,
+            steps_lost: reset.undone.steps,
+            lost_ms: reset.undone.ms,
         });
         self.tell_first_steps_if_known();
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use elastic_protocol::messages::StatusReport;
+use elastic_protocol::messages::{StatusReport, UndoneTraining};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{
     ExitStatus, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerFailure, WorkerId,
@@ -347,18 +347,23 @@ impl Round {
         self.restarts += 1;
     }
 
+    /// Notes training that the reset under way has undone: the most of any rank.
+    pub(crate) fn note_undone(&mut self, undone: UndoneTraining) {
+        if let Some(reset) = &mut self.reset {
+            reset.undone = reset.undone.most(undone);
+        }
+    }
+
     /// Notes lost steps of the reset under way: the most of any rank.
     pub(crate) fn note_lost_steps(&mut self, steps: u64) {
-        if let Some(reset) = &mut self.reset {
-            reset.steps_lost = reset.steps_lost.max(steps);
-        }
+        self.note_undone(UndoneTraining { steps, ms: 0 });
     }
 
     /// Takes back lost steps of the reset under way. Returns the number of those that it has not.
     pub(crate) fn take_back_lost_steps(&mut self, steps: u64) -> u64 {
         let Some(reset) = &mut self.reset else { return steps };
-        let taken = steps.min(reset.steps_lost);
-        reset.steps_lost -= taken;
+        let taken = steps.min(reset.undone.steps);
+        reset.undone.steps -= taken;
         steps - taken
     }
 
@@ -543,12 +548,12 @@ impl Round {
         let detect_ms = now.ms_since(evidence);
         // A generation that breaks before it trained belongs to the reset under way.
         let trained = matches!(self.phase, RoundPhase::Stopping { .. });
-        let (decided_at, counts_from, detect_ms, steps_lost) = match &self.reset {
+        let (decided_at, counts_from, detect_ms, undone) = match &self.reset {
             Some(reset) => {
                 let counts_from = if trained { now } else { reset.counts_from };
-                (reset.decided_at, counts_from, reset.detect_ms, reset.steps_lost)
+                (reset.decided_at, counts_from, reset.detect_ms, reset.undone)
             }
-            None => (now, now, detect_ms, 0),
+            None => (now, now, detect_ms, UndoneTraining::default()),
         };
         self.reset = Some(ResetRecord {
             cause,
@@ -559,7 +564,7 @@ impl Round {
             detect_ms,
             ready_at: None,
             synced_at: None,
-            steps_lost,
+            undone,
         });
     }
 

@@ -149,7 +149,7 @@ impl DriverCore {
 
     /// Counts steps that are lost besides those of which [`Self::tell_of_lost_steps`] has told.
     pub(crate) fn lose_further_steps(&mut self, now: Time, steps: u64) {
-        match self.round.reset().map(|reset| reset.steps_lost) {
+        match self.round.reset().map(|reset| reset.undone.steps) {
             Some(reported) => self.round.note_lost_steps(reported + steps),
             None => {
                 self.state.lose_steps(steps);
@@ -192,7 +192,7 @@ impl DriverCore {
         }
         let checkpointed = self.checkpointed_step().filter(|_| !is_held);
         let step = checkpointed.unwrap_or(step);
-        let reported = self.round.reset().map_or(0, |reset| reset.steps_lost);
+        let reported = self.round.reset().map_or(0, |reset| reset.undone.steps);
         let rolled_back =
             self.state.committed().map_or(0, |committed| committed.0.saturating_sub(step.0));
         let Some(committed) = self.state.committed().filter(|_| rolled_back > 0 || !is_held) else {

@@ -360,6 +360,7 @@ fn reset_status(reset: &ResetRecord, wall_clock: &dyn Fn(Time) -> String) -> Res
         cause: reset.cause.to_string(),
         at: wall_clock(reset.decided_at),
         ms: reset.phases(),
-        steps_lost: reset.steps_lost,
+        steps_lost: reset.undone.steps,
+        lost_ms: reset.undone.ms,
     }
 }

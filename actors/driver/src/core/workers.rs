@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use elastic_protocol::job::shorten;
-use elastic_protocol::messages::{DriverToAgent, DriverToWorker, WorkerToDriver};
+use elastic_protocol::messages::{DriverToAgent, DriverToWorker, UndoneTraining, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, NodeId, ResetCause, Stamp, Time, WorkerId};
 use elastic_runtime::transport::LinkEvent;
@@ -31,8 +31,8 @@ impl DriverCore {
         }
         match message {
             WorkerToDriver::Attach { .. } => {}
-            WorkerToDriver::Arrived { stamp, commit, steps_lost } => {
-                self.handle_arrived(now, &worker, stamp, commit, steps_lost);
+            WorkerToDriver::Arrived { stamp, commit, undone } => {
+                self.handle_arrived(now, &worker, stamp, commit, undone);
             }
             WorkerToDriver::Paused { stamp, boundary } => {
                 self.handle_paused(now, &worker, stamp, boundary);
@@ -223,7 +223,7 @@ impl DriverCore {
         worker: &WorkerId,
         stamp: Stamp,
         commit: Option<CommitId>,
-        steps_lost: u64,
+        undone: UndoneTraining,
     ) {
         let current = self.round.stamp();
         let is_active = self.round.phase().is_generation_active();
@@ -253,7 +253,7 @@ impl DriverCore {
             self.accuse_generation(cause, now);
         }
         self.roster.set_stance(now, worker, Stance::Arrived);
-        self.round.note_lost_steps(steps_lost);
+        self.round.note_undone(undone);
         self.no_longer_waited_for(now, worker);
         if !ours {
             self.round.gather_changed(now);

@@ -82,6 +82,7 @@ impl TrainingPort for TrainingThread {
     }
 
     fn abort(&mut self, stamp: Stamp, reason: String) {
+        self.shared.note_end();
         self.abort.abort(stamp.term.0, stamp.generation.0, reason);
     }
 
@@ -343,6 +344,7 @@ impl Handler<Depart> for StateActor {
 mod tests {
     use std::sync::mpsc;
 
+    use elastic_protocol::messages::UndoneTraining;
     use elastic_protocol::{Deadlines, HostName, Incarnation, JobId, WorkerId};
     use elastic_runtime::{spawn_child_with_handle, system};
 
@@ -394,7 +396,7 @@ mod tests {
         system::run_paused(async {
             let Rig { actor, commands, .. } = rig();
             let (address, handle) = spawn_child_with_handle(|_| actor, |_exit| {});
-            let at_rest = TrainingEvent::AtRest { commit: None, steps_lost: 0 };
+            let at_rest = TrainingEvent::AtRest { commit: None, undone: UndoneTraining::default() };
             address.do_send(ThreadMessage::Event(at_rest));
             assert!(handle.exited().await.is_normal());
             let orphaned = TrainingCommand::Exit(RunExit::Orphaned { gone_ms: 30_000 });

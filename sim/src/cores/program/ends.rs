@@ -1,6 +1,7 @@
 //! Departure of a training thread from a generation: at the agreed boundary, by the abort word, or by a failed
 //! collective. Also the end of the process. Part of the simulated training program.
 
+use elastic_protocol::messages::UndoneTraining;
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, JobOutcome, Stamp};
 use elastic_worker::state::core::{BoundaryAnswer, RunExit, TrainingEvent};
@@ -26,15 +27,16 @@ impl World {
         let program = self.program(process);
         program.gave_up_in = program.stamp;
         self.leave_group(process, false);
-        self.rest(process, 0);
+        self.rest(process, UndoneTraining::default());
     }
 
     pub(super) fn roll_back(&mut self, process: u32) {
         self.note_collective_ended(process);
         self.leave_group(process, true);
+        let now = self.now;
         let program = self.program(process);
         program.gave_up_in = program.stamp;
-        let steps_lost = program.steps_since_commit;
+        let (steps, ms) = (program.steps_since_commit, (now - program.kept_at) / MS);
         program.steps_since_commit = 0;
         let weights = program.live.weights;
         program.live = program.saved.map(|saved| saved.model).unwrap_or_default();
@@ -44,7 +46,7 @@ impl World {
                 saved.model.weights = weights;
             }
         }
-        self.rest(process, steps_lost);
+        self.rest(process, UndoneTraining { steps, ms });
     }
 
     pub(in crate::cores) fn take_verdict(&mut self, process: u32, verdict: BoundaryAnswer) {

@@ -11,7 +11,7 @@ mod steps;
 
 use std::collections::VecDeque;
 
-use elastic_protocol::messages::{Placement, StateDigests, SyncPlan};
+use elastic_protocol::messages::{Placement, StateDigests, SyncPlan, UndoneTraining};
 use elastic_protocol::{CommitId, Stamp};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
 use elastic_worker::state::training::StepSamples;
@@ -133,6 +133,8 @@ pub(super) struct TrainingProgram {
     /// Whether a write to the storage does not return.
     pub(super) writer_hangs: bool,
     steps_since_commit: u64,
+    /// World time of the last commit, or of the begin of training.
+    kept_at: u64,
     has_told_commit: bool,
     pub(super) raises: bool,
     /// Whether the training function fails where it should return.
@@ -147,8 +149,8 @@ pub(super) struct TrainingProgram {
     pub(super) synced_in: Stamp,
     pub(super) returned_in: Stamp,
     pub(super) gave_up_in: Stamp,
-    /// Steps that the thread reported as lost when it last came to rest.
-    pub(super) told_lost: u64,
+    /// Training that the thread reported as undone when it last came to rest.
+    pub(super) told_undone: UndoneTraining,
     commands: Hop<TrainingCommand>,
     pub(super) tells: Hop<ThreadTell>,
     /// The newest stamp at which the State was seen.

@@ -1,7 +1,7 @@
 //! Commands of the State to the training thread: to form, to sync, to rest, to exit. Part of the simulated training
 //! program.
 
-use elastic_protocol::messages::{Placement, SyncPlan};
+use elastic_protocol::messages::{Placement, SyncPlan, UndoneTraining};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Step};
 use elastic_worker::state::core::{TrainingCommand, TrainingEvent};
@@ -27,16 +27,16 @@ impl World {
         if !self.scenario.trains {
             return self.handle_joined_job(process);
         }
-        self.rest(process, 0);
+        self.rest(process, UndoneTraining::default());
     }
 
-    pub(super) fn rest(&mut self, process: u32, steps_lost: u64) {
+    pub(super) fn rest(&mut self, process: u32, undone: UndoneTraining) {
         self.enter_stage(process, ProgramStage::AtRest);
         self.program(process).rested_at = self.now;
-        self.program(process).told_lost = steps_lost;
+        self.program(process).told_undone = undone;
         self.relocate(process);
         let commit = self.program(process).saved.map(|saved| saved.id);
-        self.tell_event(process, TrainingEvent::AtRest { commit, steps_lost });
+        self.tell_event(process, TrainingEvent::AtRest { commit, undone });
         self.handle_command(process);
     }
 
@@ -186,11 +186,12 @@ impl World {
 
     /// Takes the generation's commit over and enters the user's function.
     pub(super) fn take_over(&mut self, process: u32, model: TrainedModel) {
+        let now = self.now;
         let program = self.program(process);
         program.operation = 1;
         program.live = model;
         program.loaded = None;
-        program.steps_since_commit = 0;
+        (program.steps_since_commit, program.kept_at) = (0, now);
         let stamp = program.stamp;
         let commit = CommitId {
             generation: stamp.generation,

@@ -190,9 +190,10 @@ impl World {
         if self.processes[process as usize].is_script {
             return self.write_checkpoint(process);
         }
+        let now = self.now;
         let program = self.program(process);
         program.live.step += 1;
-        program.steps_since_commit = 0;
+        (program.steps_since_commit, program.kept_at) = (0, now);
         let (model, generation) = (program.live, program.generation);
         let (digest, undamaged) = (model.digest(), model.digest_undamaged());
         let id = CommitId { generation: generation.generation, step: Step(model.step), digest };

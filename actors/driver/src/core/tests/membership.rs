@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use elastic_protocol::DataPlane;
-use elastic_protocol::messages::{Ballot, WorkerCondition, WorkerToDriver};
+use elastic_protocol::messages::{Ballot, UndoneTraining, WorkerCondition, WorkerToDriver};
 use elastic_protocol::{CommitId, GenerationId, ResetCause, Step};
 
 use super::{Cluster, host};
@@ -271,7 +271,11 @@ fn g_8_the_root_holds_the_highest_commit_whatever_its_rank() {
     for (worker, step) in [(first, 10), (ahead, 11)] {
         let commit = CommitId { generation: GenerationId(1), step: Step(step), digest: step };
         cluster.deaf.clear();
-        let arrived = WorkerToDriver::Arrived { stamp, commit: Some(commit), steps_lost: 0 };
+        let arrived = WorkerToDriver::Arrived {
+            stamp,
+            commit: Some(commit),
+            undone: UndoneTraining::default(),
+        };
         cluster.say(&worker, arrived);
         cluster.settle();
     }
@@ -284,7 +288,10 @@ fn g_2_an_arrival_from_an_older_generation_is_dropped() {
     let old = cluster.stamp();
     cluster.add_host("b", 1);
     let worker = cluster.worker("a", 0);
-    cluster.say(&worker, WorkerToDriver::Arrived { stamp: old, commit: None, steps_lost: 0 });
+    cluster.say(
+        &worker,
+        WorkerToDriver::Arrived { stamp: old, commit: None, undone: UndoneTraining::default() },
+    );
     cluster.settle();
     assert_eq!(cluster.sizes, [1, 2], "nothing happened");
     let status = cluster.core.status(cluster.now, &|at| at.to_string());

@@ -66,6 +66,7 @@ fn a_survivor_that_holds_the_commit_loses_nothing() {
     assert!(cluster.losses.is_empty(), "{:?}", cluster.losses);
     assert_eq!(cluster.result, None);
     assert_eq!(cluster.steps_lost.first(), Some(&1), "what the survivor had not committed");
+    assert_eq!(cluster.lost_ms.first(), Some(&10), "and how long it had trained since");
 }
 
 /// Two workers, one of which holds the commit alone: the other one's slot has a new worker that was given no state.

@@ -1,7 +1,7 @@
 //! Announcements to the driver, derived from the worker's present state. Each is sent once when it changes, and
 //! all are sent again on every new connection. Part of `StateCore`.
 
-use elastic_protocol::messages::{Ballot, WorkerToDriver};
+use elastic_protocol::messages::{Ballot, UndoneTraining, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Time};
 
@@ -56,9 +56,9 @@ impl StateCore {
             self.tell_driver(WorkerToDriver::Arrived {
                 stamp: self.stamp,
                 commit: self.commit.filter(|_| !is_planted(Bug::CommitNotTold)),
-                steps_lost: match is_planted(Bug::LostStepsNotTold) {
-                    true => 0,
-                    false => self.steps_lost,
+                undone: match is_planted(Bug::LostStepsNotTold) {
+                    true => UndoneTraining::default(),
+                    false => self.undone,
                 },
             });
         }

@@ -22,7 +22,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use elastic_protocol::messages::{
-    Ballot, MovedBytes, Placement, StateDigests, Vote, WorkerToDriver,
+    Ballot, MovedBytes, Placement, StateDigests, UndoneTraining, Vote, WorkerToDriver,
 };
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Assignment, CommitId, Deadlines, Stamp, Term, Time};
@@ -105,7 +105,7 @@ pub struct StateCore {
     table: Arc<Assignment>,
     /// The commit that the training thread holds, as it reported last.
     commit: Option<CommitId>,
-    steps_lost: u64,
+    undone: UndoneTraining,
     /// Whether the driver has been told in this session that the thread is at rest.
     arrived: bool,
     pause: Pause,
@@ -150,7 +150,7 @@ impl StateCore {
             pending: None,
             table: Arc::default(),
             commit: None,
-            steps_lost: 0,
+            undone: UndoneTraining::default(),
             arrived: false,
             pause: Pause::default(),
             exit: None,

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use elastic_protocol::messages::{
     CheckpointOrder, CheckpointReport, CheckpointSource, CollectivePosition, LinkPace, MovedBytes,
-    Placement, ReportedValues, StateDigests, StepTimes, SyncPlan, Vote, WorkerToDriver,
+    Placement, ReportedValues, StateDigests, StepTimes, SyncPlan, UndoneTraining, Vote,
+    WorkerToDriver,
 };
 use elastic_protocol::{CommitId, Deadlines, JobId, JobOutcome, JobResult, Stamp, Step, WorkerId};
 
@@ -42,8 +43,8 @@ pub enum TrainingEvent {
     AtRest {
         /// The commit that the thread holds: live state after an interrupt, the last commit after an abort.
         commit: Option<CommitId>,
-        /// Steps beyond that commit that were undone.
-        steps_lost: u64,
+        /// Training beyond that commit that was undone.
+        undone: UndoneTraining,
     },
     /// The communicator of this generation stands. The thread waits for `Sync` or `End`.
     Formed {

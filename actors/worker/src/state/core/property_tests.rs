@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use elastic_protocol::messages::{
-    Ballot, DriverToWorker, ReportedValues, SyncPlan, WorkerToDriver,
+    Ballot, DriverToWorker, ReportedValues, SyncPlan, UndoneTraining, WorkerToDriver,
 };
 use elastic_protocol::{CommitId, ResetCause, Stamp, Time};
 use elastic_runtime::transport::{LinkEvent, LossReason};
@@ -84,7 +84,10 @@ struct World {
 impl World {
     fn new() -> Self {
         let mut core = core();
-        core.handle_training(Time::ZERO, TrainingEvent::AtRest { commit: None, steps_lost: 0 });
+        core.handle_training(
+            Time::ZERO,
+            TrainingEvent::AtRest { commit: None, undone: UndoneTraining::default() },
+        );
         let mut world = Self {
             core,
             now: Time::from_ms(1_000),
@@ -176,7 +179,7 @@ impl World {
 
     fn rest(&mut self) {
         self.thread = Thread::Resting;
-        let event = TrainingEvent::AtRest { commit: self.held, steps_lost: 0 };
+        let event = TrainingEvent::AtRest { commit: self.held, undone: UndoneTraining::default() };
         self.core.handle_training(self.now, event);
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use elastic_protocol::messages::{Ballot, MovedBytes, StepTimes, WorkerToDriver};
+use elastic_protocol::messages::{Ballot, MovedBytes, StepTimes, UndoneTraining, WorkerToDriver};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, Stamp, Time};
 
@@ -22,7 +22,7 @@ impl StateCore {
                 self.commit = commit;
                 self.moved(now, data_address);
             }
-            TrainingEvent::AtRest { commit, steps_lost } => self.at_rest(commit, steps_lost),
+            TrainingEvent::AtRest { commit, undone } => self.at_rest(commit, undone),
             TrainingEvent::Formed { stamp } => self.formed(stamp),
             TrainingEvent::Resumed { stamp, step, notes, is_gone } => {
                 self.say_resumed(stamp, step, notes, is_gone);
@@ -125,11 +125,11 @@ impl StateCore {
         }
     }
 
-    fn at_rest(&mut self, commit: Option<CommitId>, steps_lost: u64) {
+    fn at_rest(&mut self, commit: Option<CommitId>, undone: UndoneTraining) {
         if self.commit.is_none() || !is_planted(Bug::OldCommitTold) {
             self.commit = commit;
         }
-        self.steps_lost = steps_lost;
+        self.undone = undone;
         self.placement = None;
         self.sample_at = None;
         self.training = ThreadState::AtRest;
@@ -193,12 +193,12 @@ impl StateCore {
         if stamp == self.stamp && matches!(self.training, ThreadState::Running { .. }) {
             self.say_progress(now, progress);
             self.commit = Some(commit);
-            self.steps_lost = 0;
+            self.undone = UndoneTraining::default();
             self.training = ThreadState::Returned;
             self.sample_at = None;
             self.vote(Ballot::Success);
         } else {
-            self.at_rest(Some(commit), 0);
+            self.at_rest(Some(commit), UndoneTraining::default());
         }
     }
 

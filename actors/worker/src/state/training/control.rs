@@ -24,6 +24,7 @@ use super::digests::DigestDesk;
 use super::error::{Error, Result};
 use super::membership::GroupDeadlines;
 use super::steps::StepSamples;
+use super::undone::UndoneClock;
 
 /// The state shared by both threads.
 ///
@@ -52,6 +53,8 @@ pub struct ControlShared {
     section: Mutex<Option<TrainingSection>>,
     /// Durations of the last steps.
     steps: Mutex<StepSamples>,
+    /// Since when nothing was committed.
+    undone: Mutex<UndoneClock>,
     digests: DigestDesk,
 }
 
@@ -93,6 +96,7 @@ impl ControlShared {
             reported: Mutex::default(),
             section: Mutex::new(None),
             steps: Mutex::default(),
+            undone: Mutex::default(),
             digests: DigestDesk::default(),
         };
         shared.set_deadlines(&Deadlines::default());
@@ -134,6 +138,26 @@ impl ControlShared {
     /// Training thread: it goes on after a wait for the driver, which is no part of a step.
     pub(super) fn go_on(&self) {
         self.steps().go_on(self.operations.waited());
+    }
+
+    fn undone(&self) -> MutexGuard<'_, UndoneClock> {
+        self.undone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Training thread: the state is committed, or the training function begins with it.
+    pub(super) fn note_kept(&self) {
+        self.undone().keep(self.step_clock());
+    }
+
+    /// Actor: the generation is aborted.
+    pub fn note_end(&self) {
+        self.undone().end(self.step_clock());
+    }
+
+    /// Training thread: the training since its last commit that the abort undoes, in milliseconds.
+    pub(super) fn undone_ms(&self) -> u64 {
+        // Milliseconds of one job's training fit into 64 bits.
+        self.undone().undone(self.step_clock()).as_millis() as u64
     }
 
     /// The time on the clock that measures steps.

@@ -14,7 +14,9 @@ use elastic_collectives::{
     AbortHandle, AsyncCommunicator, CollectiveError, Communicator, FormError, GroupNumbers,
     ProgressThread, SoloCommunicator,
 };
-use elastic_protocol::messages::{CheckpointSource, MovedBytes, Placement, SyncPlan};
+use elastic_protocol::messages::{
+    CheckpointSource, MovedBytes, Placement, SyncPlan, UndoneTraining,
+};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{JobOutcome, Stamp, Step};
 use serde::Serialize;
@@ -74,7 +76,7 @@ pub trait Fabric {
 /// End of a generation at the training thread.
 enum TrainingEnd {
     /// The thread sends `AtRest` next.
-    AtRest { steps_lost: u64 },
+    AtRest { undone: UndoneTraining },
     /// The thread has sent `Returned`, and waits.
     Returned,
     /// The thread has sent `Failed` with this error, and waits.
@@ -97,6 +99,11 @@ pub struct Membership {
     has_finished: bool,
 }
 
+impl TrainingEnd {
+    /// The generation has ended without training that an abort undid.
+    const AT_REST: Self = Self::AtRest { undone: UndoneTraining { steps: 0, ms: 0 } };
+}
+
 /// The ports of a process under a driver.
 struct Driven {
     control: Rc<TrainingControl>,
@@ -109,7 +116,7 @@ struct Driven {
 impl Membership {
     /// A membership without a driver: a world of one, generation 0, never aborted.
     pub const fn alone() -> Self {
-        Self { driven: None, ended: TrainingEnd::AtRest { steps_lost: 0 }, has_finished: false }
+        Self { driven: None, ended: TrainingEnd::AT_REST, has_finished: false }
     }
 
     /// A membership under a driver.
@@ -121,11 +128,7 @@ impl Membership {
         let progress = fabric.progress_thread();
         let (control, fabric) = (Rc::new(control), Arc::new(Mutex::new(fabric)));
         let driven = Driven { control, abort, fabric, progress };
-        Self {
-            driven: Some(driven),
-            ended: TrainingEnd::AtRest { steps_lost: 0 },
-            has_finished: false,
-        }
+        Self { driven: Some(driven), ended: TrainingEnd::AT_REST, has_finished: false }
     }
 
     /// Waits for the next generation that this process takes part in, and brings `state` in step with its
@@ -144,13 +147,13 @@ impl Membership {
             return Ok(entered);
         };
         loop {
-            if let TrainingEnd::AtRest { steps_lost } = self.ended {
+            if let TrainingEnd::AtRest { undone } = self.ended {
                 let commit = state.commit_id();
                 if let Some(data_address) = driven.fabric().relocate() {
                     driven.control.event(TrainingEvent::Moved { data_address, commit });
                 }
                 driven.tell_warnings();
-                driven.control.event(TrainingEvent::AtRest { commit, steps_lost });
+                driven.control.event(TrainingEvent::AtRest { commit, undone });
             }
             match driven.control.wait()? {
                 TrainingCommand::Form(placement) => match driven.begin(state, &placement)? {
@@ -281,11 +284,11 @@ impl Driven {
         }
         let (deadlines, tell) = (self.control.shared().group_deadlines(), self.control.teller());
         let Ok(mut group) = form_and_tell(&self.fabric, placement, deadlines, &tell) else {
-            return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 }));
+            return Ok(Err(TrainingEnd::AT_REST));
         };
         let (plan, source) = match self.control.wait()? {
             TrainingCommand::Sync { plan, source, .. } => (plan, source),
-            TrainingCommand::End => return Ok(Err(TrainingEnd::AtRest { steps_lost: 0 })),
+            TrainingCommand::End => return Ok(Err(TrainingEnd::AT_REST)),
             command => return Err(self.control.unexpected(&command)),
         };
         let is_one_host = place.local_size == place.size;
@@ -404,12 +407,12 @@ impl Driven {
             Ok(goes_on) => goes_on,
             Err(SyncError::Collective(error)) => {
                 return Err(match &error {
-                    CollectiveError::Aborted { .. } => TrainingEnd::AtRest { steps_lost: 0 },
+                    CollectiveError::Aborted { .. } => TrainingEnd::AT_REST,
                     error => match failure(error) {
                         GenerationEnd::Failed { blame, error } => {
                             self.broken(stamp, (blame.rank(group.rank()), blame.told_by()), error)
                         }
-                        _ => TrainingEnd::AtRest { steps_lost: 0 },
+                        _ => TrainingEnd::AT_REST,
                     },
                 });
             }
@@ -431,6 +434,7 @@ impl Driven {
             ));
         };
         self.starts_from(commit.step);
+        self.control.shared().note_kept();
         self.control.event(TrainingEvent::Synced { stamp, commit });
         Ok(goes_on)
     }
@@ -455,7 +459,7 @@ impl Driven {
                 }
                 state.keep_live();
                 worker.close();
-                Ok(TrainingEnd::AtRest { steps_lost: 0 })
+                Ok(TrainingEnd::AT_REST)
             }
             (Some(GenerationEnd::Aborted { .. }), _) => Ok(self.rolled_back(state, worker)),
             (Some(GenerationEnd::Failed { blame, error }), _) => {
@@ -490,9 +494,10 @@ impl Driven {
         worker: &Worker,
     ) -> TrainingEnd {
         state.discard_live();
-        let steps_lost =
+        let steps =
             if is_planted(Bug::UndoneStepsNotCounted) { 0 } else { worker.steps_beyond_commit() };
-        TrainingEnd::AtRest { steps_lost }
+        let undone = UndoneTraining { steps, ms: self.control.shared().undone_ms() };
+        TrainingEnd::AtRest { undone }
     }
 
     fn tell_warnings(&self) {
@@ -509,7 +514,7 @@ impl Driven {
         error: String,
     ) -> TrainingEnd {
         self.control.event(TrainingEvent::CollectiveFailed { stamp, peer, told_by, error });
-        TrainingEnd::AtRest { steps_lost: 0 }
+        TrainingEnd::AT_REST
     }
 
     fn failed(&self, stamp: Stamp, error: Error) -> TrainingEnd {

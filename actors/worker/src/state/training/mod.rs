@@ -31,6 +31,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod undone;
 mod worker;
 
 pub use batches::{Batch, Batches, Dataset, Sampler};

@@ -296,6 +296,7 @@ impl Worker {
         self.measured.set(0);
         if let Some(control) = self.life.control() {
             control.shared().set_step(step);
+            control.shared().note_kept();
             if !self.committed.replace(true) {
                 control.tell(ThreadMessage::FirstCommit);
             }

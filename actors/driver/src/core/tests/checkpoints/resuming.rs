@@ -121,7 +121,7 @@ fn resume_without(cluster: &mut Cluster, step: Option<Step>, is_gone: bool) {
 /// The steps lost so far, with those of the reset under way.
 fn steps_lost(cluster: &Cluster) -> u64 {
     let status = cluster.core.status(cluster.now, &|at| at.to_string());
-    status.steps_lost + cluster.core.round.reset().map_or(0, |it| it.steps_lost)
+    status.steps_lost + cluster.core.round.reset().map_or(0, |it| it.undone.steps)
 }
 
 /// A job that has saved step 100 and trained on to step 120, and whose workers are all gone: the next root finds this checkpoint.

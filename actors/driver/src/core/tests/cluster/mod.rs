@@ -91,6 +91,8 @@ pub(super) struct Cluster {
     pub(super) losses: Vec<(u64, u64, u64)>,
     /// Lost steps of each reset.
     pub(super) steps_lost: Vec<u64>,
+    /// Training time that each reset has undone, in milliseconds.
+    pub(super) lost_ms: Vec<u64>,
     /// Causes of the resets that were reported as done.
     pub(super) reported: Vec<ResetCause>,
     /// Reports of first steps, each with the number of resets reported before.
@@ -202,6 +204,7 @@ impl Cluster {
             resets: Vec::new(),
             losses: Vec::new(),
             steps_lost: Vec::new(),
+            lost_ms: Vec::new(),
             reported: Vec::new(),
             first_steps: Vec::new(),
             taken_back: 0,

@@ -1,5 +1,7 @@
 //! Carries out the core's outputs, and lets time pass.
 
+use elastic_protocol::messages::UndoneTraining;
+
 use super::*;
 
 impl Cluster {
@@ -105,8 +107,9 @@ impl Cluster {
                 EventKind::GenerationRunning { world_size } => self.sizes.push(world_size),
                 EventKind::HostJoined { host, slots } => self.joined.push((host, slots)),
                 EventKind::ResetDecided { cause, .. } => self.resets.push(cause),
-                EventKind::ResetDone { steps_lost, cause, .. } => {
+                EventKind::ResetDone { steps_lost, lost_ms, cause, .. } => {
                     self.steps_lost.push(steps_lost);
+                    self.lost_ms.push(lost_ms);
                     self.reported.push(cause);
                 }
                 EventKind::StateLost { committed, begins_at, steps_lost, .. } => {
@@ -178,7 +181,10 @@ impl Cluster {
     pub(in crate::core::tests) fn attach(&mut self, worker: &WorkerId) {
         let Some((stamp, active, commit)) = self.init(worker) else { return };
         if !active {
-            self.say(worker, WorkerToDriver::Arrived { stamp, commit, steps_lost: 0 });
+            self.say(
+                worker,
+                WorkerToDriver::Arrived { stamp, commit, undone: UndoneTraining::default() },
+            );
         } else {
             // The worker is at least READY; its commit says whether it has synced.
             self.vote_quietly(worker, Ballot::Ready);
@@ -292,7 +298,8 @@ impl Cluster {
         fake.active = false;
         let stamp = fake.placement.as_ref().map(|p| p.stamp).unwrap_or_default();
         let commit = fake.commit;
-        self.say(worker, WorkerToDriver::Arrived { stamp, commit, steps_lost });
+        let undone = UndoneTraining { steps: steps_lost, ms: 10 * steps_lost };
+        self.say(worker, WorkerToDriver::Arrived { stamp, commit, undone });
     }
 
     fn tell_agent(&mut self, to: &NodeId, message: DriverToAgent) {

@@ -104,13 +104,17 @@ fn vote(generation: u64, ballot: Ballot) -> StateOutput {
     StateOutput::Vote(Vote { stamp: stamp(generation), worker: worker(), ballot })
 }
 
+fn undone(steps: u64) -> UndoneTraining {
+    UndoneTraining { steps, ms: 10 * steps }
+}
+
 fn arrived(generation: u64, commit: Option<CommitId>, steps_lost: u64) -> StateOutput {
     let stamp = if generation == 0 { Stamp::default() } else { stamp(generation) };
-    StateOutput::ToDriver(WorkerToDriver::Arrived { stamp, commit, steps_lost })
+    StateOutput::ToDriver(WorkerToDriver::Arrived { stamp, commit, undone: undone(steps_lost) })
 }
 
 fn at_rest(core: &mut StateCore, commit: Option<CommitId>, steps_lost: u64) {
-    core.handle_training(NOW, TrainingEvent::AtRest { commit, steps_lost });
+    core.handle_training(NOW, TrainingEvent::AtRest { commit, undone: undone(steps_lost) });
 }
 
 fn attached() -> StateCore {

@@ -36,7 +36,8 @@ fn a_generation_trains_on_without_a_driver_for_as_long_as_nobody_fails() {
     let failed =
         TrainingEvent::CollectiveFailed { stamp: stamp(1), peer: Some(1), told_by: None, error };
     core.handle_training(later, failed);
-    let rest = TrainingEvent::AtRest { commit: Some(commit(1, 2)), steps_lost: 0 };
+    let rest =
+        TrainingEvent::AtRest { commit: Some(commit(1, 2)), undone: UndoneTraining::default() };
     core.handle_training(later, rest);
     let patience = Deadlines::default().orphan;
     assert_eq!(core.poll_timeout(), Some(later + patience), "a new driver has that long to come");

@@ -246,10 +246,10 @@ impl Cluster {
 
     fn arrived(&self, number: u32) -> Option<(Option<CommitId>, u64)> {
         self.nodes[&number].said.iter().rev().find_map(|said| match said {
-            Said::Driver(WorkerToDriver::Arrived { stamp, commit, steps_lost })
+            Said::Driver(WorkerToDriver::Arrived { stamp, commit, undone })
                 if *stamp == self.stamp =>
             {
-                Some((*commit, *steps_lost))
+                Some((*commit, undone.steps))
             }
             _ => None,
         })
