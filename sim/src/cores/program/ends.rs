@@ -25,6 +25,7 @@ impl World {
     pub(super) fn keep_and_rest(&mut self, process: u32) {
         self.keep(process);
         let program = self.program(process);
+        program.kept_at = None;
         program.gave_up_in = program.stamp;
         self.leave_group(process, false);
         self.rest(process, UndoneTraining::default());
@@ -36,7 +37,8 @@ impl World {
         let now = self.now;
         let program = self.program(process);
         program.gave_up_in = program.stamp;
-        let (steps, ms) = (program.steps_since_commit, (now - program.kept_at) / MS);
+        let steps = program.steps_since_commit;
+        let ms = program.kept_at.take().map_or(0, |kept_at| (now - kept_at) / MS);
         program.steps_since_commit = 0;
         let weights = program.live.weights;
         program.live = program.saved.map(|saved| saved.model).unwrap_or_default();

@@ -133,8 +133,8 @@ pub(super) struct TrainingProgram {
     /// Whether a write to the storage does not return.
     pub(super) writer_hangs: bool,
     steps_since_commit: u64,
-    /// World time of the last commit, or of the begin of training.
-    kept_at: u64,
+    /// World time of the last commit, or of the begin of training; `None` in a generation that does not train yet.
+    kept_at: Option<u64>,
     has_told_commit: bool,
     pub(super) raises: bool,
     /// Whether the training function fails where it should return.

@@ -191,7 +191,7 @@ impl World {
         program.operation = 1;
         program.live = model;
         program.loaded = None;
-        (program.steps_since_commit, program.kept_at) = (0, now);
+        (program.steps_since_commit, program.kept_at) = (0, Some(now));
         let stamp = program.stamp;
         let commit = CommitId {
             generation: stamp.generation,

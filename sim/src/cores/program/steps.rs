@@ -193,7 +193,7 @@ impl World {
         let now = self.now;
         let program = self.program(process);
         program.live.step += 1;
-        (program.steps_since_commit, program.kept_at) = (0, now);
+        (program.steps_since_commit, program.kept_at) = (0, Some(now));
         let (model, generation) = (program.live, program.generation);
         let (digest, undamaged) = (model.digest(), model.digest_undamaged());
         let id = CommitId { generation: generation.generation, step: Step(model.step), digest };
