@@ -476,6 +476,24 @@ fn an_acknowledgement_of_what_was_not_sent_breaks_the_connection_and_releases_no
 }
 
 #[test]
+fn a_greeting_that_acknowledges_what_was_not_sent_ends_the_session_and_releases_nothing() {
+    let session = SessionId(1);
+    let mut core = SessionCore::new(small());
+    core.handle_hello(&SessionHello { resume: None, fresh: session });
+    core.send(Conversation::Control, Bytes::from_static(b"one")).expect("there is room");
+    core.poll_transmit(Conversation::Control).expect("the way is free");
+    let sent = Ack { conversation: Conversation::Control, frames: 1 };
+    let never_sent = Ack { conversation: CONVERSATIONS[1], frames: 1 };
+    let resume = Some(Resume { session, delivered: vec![sent, never_sent] });
+    core.handle_hello(&SessionHello { resume, fresh: SessionId(2) });
+    assert_eq!(core.session(), Some(SessionId(2)));
+    let events = std::iter::from_fn(|| core.poll_event());
+    let is_handed_back =
+        |event: &SessionEvent<Bytes>| matches!(event, SessionEvent::Undeliverable { .. });
+    assert_eq!(events.filter(is_handed_back).count(), 1, "TR-2: the frame may not have arrived");
+}
+
+#[test]
 fn only_a_conversation_with_frames_to_send_waits_and_only_while_there_is_a_connection() {
     let mut core = SessionCore::<Bytes>::new(SessionLimits::DEFAULT);
     core.handle_hello(&SessionHello { resume: None, fresh: SessionId(1) });

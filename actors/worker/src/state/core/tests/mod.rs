@@ -362,6 +362,8 @@ fn g_11_leave_while_training_ends_the_generation_then_run() {
     at_rest(&mut core, Some(commit(1, 2)), 1);
     let exit = RunExit::Left { reason: "removed".to_owned() };
     assert_eq!(outputs(&mut core), [StateOutput::Training(TrainingCommand::Exit(exit))]);
+    at_rest(&mut core, Some(commit(1, 2)), 1);
+    assert_eq!(outputs(&mut core), [], "it has told the thread to exit already");
 }
 
 fn loss(value: f64) -> ReportedValues {
