@@ -369,7 +369,8 @@ impl<T> LaunchTicket<T> {
 impl<T> Drop for LaunchTicket<T> {
     fn drop(&mut self) {
         let result = self.result.take().unwrap_or_else(|| {
-            let error = io::Error::other("the operation ended without a result");
+            let how = if thread::panicking() { "panicked" } else { "ended without a result" };
+            let error = io::Error::other(format!("the operation {how}"));
             Err(CollectiveError::System(Arc::new(error)))
         });
         // Both under the lock of the result: an operation that was waited for is no longer in flight, and one that is

@@ -138,6 +138,13 @@ fn rendezvous(
     let of_several = "say where they meet: --rdzv-endpoint HEAD[:PORT], the same on every node; or start \
                       `elastic-node --role driver -- train.py` on one machine and \
                       `elastic-node --role worker --join HOST:PORT` on each";
+    if torch.standalone
+        && let Some(nodes) = torch.nnodes.filter(|nodes| nodes.min > 1)
+    {
+        let message =
+            format!("--standalone is for one host, and --nnodes asks for {} at least", nodes.min);
+        return Err(CommandFailure::usage(message).hint("leave one of the two out"));
+    }
     let Some(nodes) = torch.nnodes.filter(|nodes| nodes.max > 1 && !torch.standalone) else {
         return match torch.node_rank {
             None | Some(0) => Ok(None),
@@ -154,6 +161,7 @@ fn rendezvous(
     }
     let port = torch.master_port.unwrap_or(RENDEZVOUS_PORT);
     let endpoint = torch.rdzv_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
+    endpoint.map_or(Ok(()), refuse_no_address)?;
     let (head, store) = match (endpoint, &torch.master_addr) {
         (Some(endpoint), _) if is_etcd => {
             let name = torch.rdzv_id.as_deref().unwrap_or("elastic-node");
@@ -172,6 +180,29 @@ fn rendezvous(
         }
     };
     Ok(Some(Rendezvous { nodes, head, store }))
+}
+
+/// Refuses an endpoint that no other node can reach, whatever its host is.
+fn refuse_no_address(endpoint: &str) -> Result<(), CommandFailure> {
+    let what = match endpoint.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') && port.parse::<u16>().is_err() => {
+            format!("has {port:?} as its port")
+        }
+        split => {
+            let host = match split {
+                Some((host, port)) if port.parse::<u16>().is_ok() => host,
+                _ => endpoint,
+            };
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let is_any = |address: std::net::IpAddr| address.is_unspecified();
+            if !host.parse().is_ok_and(is_any) {
+                return Ok(());
+            }
+            "is every address of a node, and none that others can reach".to_owned()
+        }
+    };
+    Err(CommandFailure::usage(format!("--rdzv-endpoint {endpoint} {what}"))
+        .hint("give the address or name of one node: HEAD[:PORT]"))
 }
 
 /// The endpoint as `HOST:PORT`; `port` is used if it has none.
@@ -248,6 +279,31 @@ mod tests {
         assert_eq!((plan.head.as_deref(), plan.slots), (Some("head:29400"), 3));
         let fixed = planned(TorchFlags { nnodes: Some(Nodes { min: 2, max: 2 }), ..elastic });
         assert_eq!(fixed.driver.config.np, Some(6));
+    }
+
+    #[test]
+    fn t_2_an_endpoint_that_no_node_can_reach_is_refused() {
+        let at =
+            |endpoint: &str| TorchFlags { rdzv_endpoint: Some(endpoint.to_owned()), ..flags(2, 2) };
+        for endpoint in ["0.0.0.0", "0.0.0.0:29500", "[::]:29500", "::"] {
+            let message = refused(at(endpoint));
+            assert!(message.contains("none that others can reach"), "{message}");
+        }
+        for endpoint in ["head:", "10.0.0.1:99999", "head:port"] {
+            let message = refused(at(endpoint));
+            assert!(message.contains("as its port"), "{message}");
+        }
+        for endpoint in ["fd00::1", "[fd00::1]:29500", "head", "10.0.0.1:1"] {
+            planned(at(endpoint));
+        }
+    }
+
+    #[test]
+    fn t_2_one_host_is_not_several() {
+        let several = TorchFlags { standalone: true, ..flags(2, 2) };
+        assert!(refused(several).contains("--standalone"));
+        let at_least_one = TorchFlags { standalone: true, ..flags(1, 2) };
+        assert!(plan_node(&arguments(at_least_one)).expect("one will do").is_none());
     }
 
     #[test]

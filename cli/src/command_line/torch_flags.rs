@@ -46,7 +46,7 @@ pub(crate) struct TorchFlags {
     /// other keys are ignored
     #[arg(long, alias = "rdzv_conf", env = "PET_RDZV_CONF", value_name = "CONF")]
     pub(crate) rdzv_conf: Option<String>,
-    /// Use one host, whatever --nnodes says
+    /// Use one host; refused where --nnodes asks for more
     #[arg(long, env = "PET_STANDALONE", value_parser = BoolishValueParser::new())]
     pub(crate) standalone: bool,
     /// Accepted and ignored: the end of a process is noticed at once

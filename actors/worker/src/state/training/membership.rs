@@ -302,7 +302,7 @@ impl Driven {
         let life = Rc::new(self.life(stamp));
         let worker = self.worker(state, placement, place, life, group);
         if goes_on {
-            state.call_back(&worker);
+            state.note_reset();
         }
         Ok(Ok(worker))
     }
@@ -344,7 +344,7 @@ impl Driven {
             let _ = worker.end();
             return Err(self.failed(stamp, error));
         }
-        state.call_back(&worker);
+        state.note_reset();
         Ok(worker)
     }
 
