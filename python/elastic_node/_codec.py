@@ -4,7 +4,8 @@ It is pickle, whose content can run code when it is read. It is read only from r
 shown the job's secret, as a program already trusts them with all it computes.
 
 Equal content gives equal bytes, so that ranks can prove to each other that they hold the same state. For that it is
-written without pickle's memo, which depends on the identity of objects, unless a structure refers to itself.
+written without pickle's memo, which depends on the identity of objects. Only a structure that refers to one of its parts in two places,
+or to itself, is written with the memo, so that it does so on each rank; equal texts count as one object then.
 
 Behind the pickle, which ends with a full stop, the header may say which buffers are tensors that the state's own memory can
 take: readers that do not know it pass it over.
@@ -19,10 +20,27 @@ import pickle
 import struct
 import sys
 from types import MappingProxyType
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    AbstractSet,
+    Any,
+    Dict,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Type,
+)
 
-from . import _holders, _jax_arrays, _jax_trees, _torch_tensors
+from . import _holders, _jax_arrays, _jax_trees, _sharing, _torch_tensors
 from ._native import CollectiveError, HostsUpdatedInterrupt
+from ._sampler import EpochOrder
 
 if TYPE_CHECKING:
     import torch
@@ -111,6 +129,18 @@ class _Pickler(pickle.Pickler):
                 f"an optimiser ({type(value).__name__}) within another object: each copy of it would step parameters of its own. Give "
                 "the state the optimiser as an attribute, or in a list, a tuple or a dictionary"
             )
+        if isinstance(value, EpochOrder):
+            raise TypeError(
+                f"a sampler ({type(value).__name__}) within another object: a rank that takes the state over would get a copy of that "
+                "object, and its loader would go on with the sampler that it has. Give the state the sampler as an attribute, or in a "
+                "list, a tuple or a dictionary, and make what has it (a BatchSampler, a DataLoader) outside of the state"
+            )
+        if _torch_tensors.is_sharded(value):
+            raise TypeError(
+                "a DTensor holds this rank's shard only, and every rank that takes the state over would get the shard of another one. Give "
+                "the state full tensors (full_tensor(), or torch.distributed.checkpoint's full state dict), or save shards with "
+                "torch.distributed.checkpoint"
+            )
         if not _torch_tensors.is_tensor(value):
             return NotImplemented
         if id(value) in self.trained:
@@ -150,6 +180,32 @@ class _Pickler(pickle.Pickler):
         is_plain = not hasattr(value, "flags") or value.flags.c_contiguous
         dtype = _name_of(value.dtype)
         self.next = (name, dtype, tuple(value.shape)) if name is not None and is_plain else None
+
+
+class _MemoPickler(_Pickler):
+    """Writes an object that has a part in two places, with pickle's memo."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._texts: Dict[str, str] = {}
+        self._seen: Set[int] = set()
+        #: Whether a part that can change was met in a second place. The memo keeps all parts alive, so that no other part gets
+        #: one's identity.
+        self.shares = False
+
+    def persistent_id(self, value: Any) -> Any:
+        """Is called for each object. Of equal texts, those that are one object differ from rank to rank: all count as one."""
+        if type(value) is str:
+            return self._texts.setdefault(value, value)
+        if not self.shares and _sharing.is_shareable(value):
+            self.shares = id(value) in self._seen
+            self._seen.add(id(value))
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, text: Any) -> Any:
+        return text
 
 
 def _name_of(dtype: Any) -> str:
@@ -209,6 +265,8 @@ class Encoded(NamedTuple):
     #: The numbers of the arrays that are still being copied, and their copies.
     late: List[int]
     copies: Optional[_torch_tensors.DeviceCopies]
+    #: Whether a part was met in a second place.
+    shares: bool = False
 
 
 def check_copyable(name: str, value: Any, trained: Mapping[int, str]) -> None:
@@ -224,7 +282,7 @@ def check_copyable(name: str, value: Any, trained: Mapping[int, str]) -> None:
     """
     found: List[str] = []
     try:
-        _encode(value, False, {}, trained=trained, found=found)
+        _encode(value, _MemoPickler, {}, trained=trained, found=found)
     except Exception:
         # Each commit says what else is wrong with it.
         pass
@@ -256,10 +314,12 @@ def begin_encoding(value: Any, in_place: AbstractSet[int] = frozenset(), is_name
     names: Names = {}
     if is_named:
         _names_in(value, "", names, 0)
-    try:
-        encoded = _encode(value, True, names, in_place)
-    except (RecursionError, ValueError):
-        encoded = _encode(value, False, names)
+    encoded = _encode(value, _MemoPickler, names, in_place) if _sharing.may_share(value) else None
+    if encoded is None or not encoded.shares:
+        try:
+            encoded = _encode(value, _Pickler, names, in_place)
+        except (RecursionError, ValueError):
+            encoded = _encode(value, _MemoPickler, names)
     return encoded if is_named else encoded._replace(names=[])
 
 
@@ -306,7 +366,7 @@ def is_encodable(value: Any) -> bool:
 
 def _encode(
     value: Any,
-    fast: bool,
+    kind: Type[_Pickler],
     names: Names,
     in_place: AbstractSet[int] = frozenset(),
     trained: Mapping[int, str] = MappingProxyType({}),
@@ -328,18 +388,20 @@ def _encode(
         noted.append(pickler.next)
         pickler.next = None
 
-    pickler = _Pickler(file, protocol=5, buffer_callback=take)
-    pickler.fast = fast
+    pickler = kind(file, protocol=5, buffer_callback=take)
+    # Without a memo.
+    pickler.fast = kind is _Pickler
     pickler.names = names
     pickler.in_place = in_place
     pickler.trained, pickler.found = trained, [] if found is None else found
     pickler.copies = copies = _torch_tensors.DeviceCopies()
     pickler.dump(value)
+    shares = isinstance(pickler, _MemoPickler) and pickler.shares
     for number, array in zip(late, copies.begin()):
         buffers[number] = array
     if marked:
         file.write(struct.pack(f"<{len(marked) + 1}I", *marked, len(marked)) + _MARK)
-    return Encoded(file.getvalue(), buffers, noted, late, copies if late else None)
+    return Encoded(file.getvalue(), buffers, noted, late, copies if late else None, shares)
 
 
 #: The end of a header that says which buffers can be copied in place: their numbers and how many they are come before it.
@@ -365,7 +427,7 @@ def decode_pending(header: bytes, blocks: Sequence[_native.CommitBlock]) -> Any:
 
 def decode(header: bytes, buffers: Iterable[Any]) -> Any:
     """The value. Arrays in it share memory with the buffers."""
-    return pickle.loads(header, buffers=buffers)
+    return _Unpickler(io.BytesIO(header), buffers=buffers).load()
 
 
 def dumps(value: Any) -> bytes:

@@ -215,6 +215,11 @@ def begin_run(state: object) -> _native.Session:
     return current
 
 
+def is_in_run() -> bool:
+    """Whether `elastic.run` runs."""
+    return _in_run
+
+
 def end_run() -> None:
     global _in_run
     _in_run = False

@@ -35,6 +35,12 @@ def is_optimizer(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.optim.Optimizer)
 
 
+def is_sharded(value: Any) -> bool:
+    """Whether it is a tensor of which each rank has a shard."""
+    module: Any = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
 def is_plain(value: torch.Tensor) -> bool:
     """Whether the type, the shape, the bytes, `requires_grad` and being a Parameter are all that there is to it."""
     import torch

@@ -84,7 +84,7 @@ class KerasState(ObjectState):
 
     Raises:
         ValueError: on TensorFlow, the model is compiled by XLA, in which a `DistributedOptimizer` cannot average. Later, where a
-            state is taken over: it is of another model or optimiser.
+            state is taken over: it is of another model or optimiser. At a commit: the model was compiled again with another optimiser.
     """
 
     #: Number of epochs that are done, where it is given; `UpdateEpochStateCallback` counts them.
@@ -100,6 +100,7 @@ class KerasState(ObjectState):
         self._monitored: Tuple[int, Dict[str, Dict[str, Any]]] = 0, {}
         self._model = model
         self._optimizer = optimizer or model.optimizer
+        self._has_models_optimizer = optimizer is None or optimizer is model.optimizer
         averages = getattr(self._optimizer, "averages_gradients", False)
         if _keras_gradients.BACKEND == "tensorflow" and averages and model.jit_compile:
             raise ValueError(
@@ -113,12 +114,22 @@ class KerasState(ObjectState):
         return [*self._model.variables, *self._optimizer.variables]
 
     def commit(self) -> None:
+        self._check_optimizer()
         self._settle()
         super().commit()
 
     def save(self) -> None:
         self._settle()
         super().save()
+
+    def _check_optimizer(self) -> None:
+        """Refuses a commit without the optimiser that the model trains with by now."""
+        if self._has_models_optimizer and self._model.optimizer is not self._optimizer:
+            raise ValueError(
+                "the model was compiled again, and trains with another optimizer than the KerasState was made with: a rank that takes "
+                "the state over would begin with an empty one. Compile the model once, before the state, and assign "
+                "model.optimizer.learning_rate where only that changes; or give each phase a job of its own"
+            )
 
     def _settle(self) -> None:
         """Waits for the step that JAX computes beside this thread, and gives the model the variables that it makes. If a collective

@@ -76,6 +76,56 @@ def test_a_newcomers_optimizer_takes_over_what_it_has_not_made_yet():
         assert torch.equal(value, other_model.state_dict()[name])
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+def test_an_optimizers_tensors_keep_their_types(kind):
+    """torch casts them to the type of the parameters."""
+
+    def trained():
+        torch.manual_seed(1)
+        model = torch.nn.Linear(4, 2).to(kind)
+        optimizer = torch.optim.NAdam(model.parameters(), lr=0.1)
+        model(torch.ones(1, 4, dtype=kind)).sum().backward()
+        optimizer.step()
+        for of in optimizer.state.values():
+            of["master"] = torch.full((2,), 1.0 + 2.0**-20)
+        return model, optimizer
+
+    model, optimizer = trained()
+    state = en.elastic.TorchState(model, optimizer)
+    state.commit()
+    before = [dict(of) for of in optimizer.state.values()]
+    state.restore()
+    target = en.elastic.TorchState(*trained())
+    header, buffers = state._capture()
+    target._apply(header, [bytearray(buffer) for buffer in buffers])
+    for held in (optimizer, target.optimizer):
+        for of, kept in zip(held.state.values(), before):
+            assert {name: value.dtype for name, value in of.items()} == {name: value.dtype for name, value in kept.items()}
+            assert all(torch.equal(of[name], kept[name]) for name in kept)
+
+
+def test_modules_train_on_in_the_mode_of_the_last_commit():
+    model, optimizer = model_and_optimizer()
+    model[1].eval()
+    state = en.elastic.TorchState(model, optimizer)
+    state.commit()
+    model.eval()
+    state.restore()
+    assert [part.training for part in model.modules()] == [True, True, False, True], "a frozen normalisation stays frozen"
+
+
+def test_a_tensor_of_which_each_rank_has_a_shard_is_refused(tmp_path):
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        shard = dist.tensor.distribute_tensor(torch.ones(4), mesh, [dist.tensor.Shard(0)])
+        with pytest.raises(TypeError, match="'weights' in the state cannot be saved: a DTensor holds this rank's shard only"):
+            en.elastic.TorchState(weights=shard).commit()
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.complex64])
 def test_tensors_of_every_type_are_kept(kind):
     values = torch.tensor([[0, 1], [1, 1]]).to(kind).T

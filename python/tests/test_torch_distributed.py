@@ -69,6 +69,18 @@ def test_a_replica_of_a_broken_off_step_has_no_part_in_the_next_generation(job, 
     assert max(len(said["calls"]) for said in ends) > 1, "a survivor trained on in its process"
 
 
+def test_a_group_of_all_ranks_has_calls_of_its_own(job):
+    done = job("side_group.py", "within", workers=2, flags=["--max-restarts", "0"])
+    assert done.code == 0, done.output
+    assert done.said() == [{"main": 0, "side": 0}] * 2, done.output
+
+
+def test_a_process_group_that_was_made_before_run_is_refused(job):
+    done = job("side_group.py", "above", workers=2, flags=["--max-restarts", "0"])
+    said = done.said()
+    assert said and all("at the beginning of the training function" in of["refusal"] for of in said), done.output
+
+
 def test_a_distributed_optimizer_averages_as_one_process_would(job):
     done = job("averaged_gradients.py", workers=3)
     assert done.code == 0, done.output

@@ -132,6 +132,16 @@ def _destroy_process_group() -> None:
         gc.collect()
 
 
+def _check_no_outer_group() -> None:
+    """Refuses a process group that was made before `run`: a rank that comes later could never join it."""
+    if _context.is_in_run() and dist.is_initialized() and isinstance(dist.group.WORLD, ProcessGroupElastic):
+        raise RuntimeError(
+            'torch.distributed.init_process_group("elastic") was called before elastic_node.elastic.run, whose generations have process '
+            "groups of their own: call it at the beginning of the training function, and make DistributedDataParallel behind it"
+        )
+
+
+_context.on_generation_begin(_check_no_outer_group)
 _context.on_generation_end(_destroy_process_group)
 
 
@@ -151,7 +161,8 @@ def _create(store: dist.Store, rank: int, size: int, timeout: timedelta, name: s
     """Makes a process group, for torch."""
     place = MeetingPlace(store, rank, size, timeout)
     world = _context.world() if _context.in_generation() else None
-    if world is not None and (world.rank, world.size) == (rank, size):
+    if world is not None and not dist.is_initialized() and (world.rank, world.size) == (rank, size):
+        # Every other group of all ranks is one of its own, whose calls do not meet this one's.
         group = world
     else:
         # A part of the generation ends with it; any other group stands alone.

@@ -29,6 +29,9 @@ class TorchState(ObjectState):
     optimisers become `None`, and what its optimisers, also distributed ones, and its gradient scalers know of the
     unfinished step is forgotten. All of that stays where live state is kept.
 
+    The mode of a module, training or evaluation, goes back with the state to that of the last commit. An optimiser's state keeps the
+    types of its tensors, where torch casts them to those of the parameters.
+
     A module in `DistributedDataParallel` is saved as the module within. Tensors on other devices are saved in main
     memory. Of a module whose `state_dict()` leaves something out, that is left out here, too: a metric of torchmetrics has an empty
     one until `metric.persistent(True)`.
@@ -39,7 +42,8 @@ class TorchState(ObjectState):
         kwargs: everything else.
 
     Raises:
-        TypeError: from `run`: a parameter of the state's modules and optimisers is within another object of it.
+        TypeError: from `run`: a parameter of the state's modules and optimisers is within another object of it; it has a DTensor, as
+            a module that is sharded by FSDP2 has, or a sampler within an object of the program's own.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class TorchState(ObjectState):
         **kwargs: object,
     ) -> None:
         given = {"model": model, "optimizer": optimizer}
+        #: The parts of the state's modules, and whether each was in training mode at the last commit.
+        self._modes: List[Tuple[torch.nn.Module, bool]] = []
         super().__init__(**{name: value for name, value in given.items() if value is not None}, **kwargs)
 
     def _is_holder(self, value: Any) -> bool:
@@ -114,11 +120,21 @@ class TorchState(ObjectState):
                 else:
                     holder.data = content.detach().to(holder.device, holder.dtype)
             holder.grad = None
+        elif isinstance(holder, torch.optim.Optimizer):
+            _optimizer.give(holder, content)
         else:
             super()._give(holder, content)
 
+    def capture(self) -> Dict[str, Any]:
+        modules = (holder for _, holder in self._holders_with_names() if isinstance(holder, torch.nn.Module))
+        self._modes = [(part, part.training) for module in modules for part in module.modules()]
+        return super().capture()
+
     def apply(self, content: Dict[str, Any]) -> None:
         super().apply(content)
+        # A validation that was broken off has left modules in evaluation mode.
+        for part, is_training in self._modes:
+            part.training = is_training
         # A step that was broken off has left gradients. The next backward pass would add to them.
         attributes = {name: self.__dict__[name] for name in self._public()}
         for holder in _holders.found(attributes, self._is_holder):
