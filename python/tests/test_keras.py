@@ -118,6 +118,21 @@ print(type(half.optimizer).__name__)
     assert done.stdout.splitlines()[-1] == "SGD", "without loss scaling it is taken"
 
 
+def test_a_commit_of_a_model_that_was_compiled_again_with_another_optimizer_is_refused():
+    before = """
+state = elastic_node.keras.KerasState(model)
+state.commit()
+model.compile(optimizer=elastic_node.keras.DistributedOptimizer(keras.optimizers.Adam()), loss="mse", jit_compile=False)
+try:
+    state.commit()
+except ValueError as error:
+    print(error)
+"""
+    done = run_alone(some_backend(), "jit_compile=False", before)
+    assert done.returncode == 0, done.stderr
+    assert "the model was compiled again" in done.stdout, done.stdout
+
+
 def test_keras_callbacks_of_an_earlier_training_do_not_take_what_those_of_a_later_one_know():
     before = """
 state = elastic_node.keras.KerasState(model, epoch=0)
