@@ -122,6 +122,11 @@ pub enum Damage {
         /// The fields of the program's state.
         own: String,
     },
+    /// Its commit is whole, and the program's state cannot be read from it.
+    Undecodable {
+        /// The defect, in words.
+        reason: String,
+    },
     /// It belongs to another job, or its directory was renamed.
     Foreign {
         /// The mismatch, in words.
@@ -154,6 +159,12 @@ impl fmt::Display for Damage {
                     formatter,
                     "the state in it has the fields {saved}, and the program's has {own}: a state is read in the order of its fields. \
                      Give the type those fields in that order, or begin anew with --resume never"
+                )
+            }
+            Self::Undecodable { reason } => {
+                write!(
+                    formatter,
+                    "{reason}. Give the fields of the state the types that they had when it was saved, or begin anew with --resume never"
                 )
             }
             Self::Foreign { reason } => formatter.write_str(reason),

@@ -403,6 +403,7 @@ mod tests {
             digest: String::new(),
             position: Value::Null,
             fields: None,
+            field_types: None,
             files: vec![file("a", 35), file("b", 32), file("rest", 3)],
             tensors: vec![tensor(1, 20, "a", 15), tensor(21, 10, "a", 5), tensor(31, 27, "b", 5)],
             rest: Some("rest".to_owned()),

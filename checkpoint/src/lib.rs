@@ -46,7 +46,7 @@ pub use self::read::{
 pub use self::retain::{Retention, clear_partial};
 pub use self::seal::{SealSummary, seal};
 pub use self::set_aside::{set_aside_after, set_aside_all_after};
-pub use self::snapshot::{CheckpointTensor, SaveAttempt, Snapshot};
+pub use self::snapshot::{CheckpointTensor, SaveAttempt, Snapshot, StateFields};
 pub use self::stored::{OpenedCommit, StoredCommit};
 pub use safetensors::Dtype;
 

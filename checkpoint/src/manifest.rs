@@ -1,6 +1,7 @@
 //! `manifest.json`: the commit of a checkpoint, its files and its arrays, with their checksums. Written by `seal`, read
 //! by `read`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,10 @@ pub struct Manifest {
     /// The names of the state's fields, in their order; none if its type is no struct, or an earlier release saved it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fields: Option<Vec<String>>,
+    /// The types of places in the state, each as a word, by the places' names; none as for `fields`. A place that is missing
+    /// is of unknown type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field_types: Option<BTreeMap<String, String>>,
     /// The files.
     pub files: Vec<FileRecord>,
     /// The arrays.

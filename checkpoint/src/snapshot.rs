@@ -1,6 +1,8 @@
 //! Input of a save: a commit's bytes with the names of its arrays, and its division among several writers. Used by
 //! `part`, and by workers.
 
+use std::collections::BTreeMap;
+
 use safetensors::Dtype;
 
 use crate::part_file::{PartFile, PartFileKind};
@@ -51,8 +53,17 @@ pub struct SaveAttempt {
     pub step: u64,
     /// Number of writers.
     pub world_size: u32,
-    /// The names of the state's fields, in their order; none if its type is no struct.
-    pub fields: Option<Vec<String>>,
+    /// The state's fields; none if its type is no struct.
+    pub fields: Option<StateFields>,
+}
+
+/// The fields of a state's type.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct StateFields {
+    /// Their names, in their order.
+    pub names: Vec<String>,
+    /// The types of places in the state, each as a word, by the places' names, as far as they are known.
+    pub types: BTreeMap<String, String>,
 }
 
 impl SaveAttempt {

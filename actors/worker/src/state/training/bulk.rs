@@ -33,7 +33,8 @@ pub fn serialize<E: Element, S: Serializer>(
 pub fn deserialize<'de, E: Element, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<E>, D::Error> {
-    deserializer.deserialize_bytes(Block(PhantomData))
+    // The same newtype as in `serialize`; `fields` knows the numbers' type by its name.
+    deserializer.deserialize_newtype_struct(block_name(E::DATA_TYPE), Block(PhantomData))
 }
 
 /// Numbers that are encoded as a block of bytes.
@@ -47,11 +48,18 @@ impl<E: Element> Serialize for Numbers<'_, E> {
 
 struct Block<E>(PhantomData<E>);
 
-impl<E: Element> Visitor<'_> for Block<E> {
+impl<'de, E: Element> Visitor<'de> for Block<E> {
     type Value = Vec<E>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "bytes of whole {} numbers", E::DATA_TYPE)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<Vec<E>, D::Error> {
+        deserializer.deserialize_bytes(self)
     }
 
     fn visit_bytes<Error: serde::de::Error>(self, bytes: &[u8]) -> Result<Vec<E>, Error> {

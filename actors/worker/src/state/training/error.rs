@@ -49,6 +49,17 @@ pub enum Error {
         #[source]
         source: postcard::Error,
     },
+    /// The training state was decoded from a part of a commit, so the commit is of another type.
+    #[error(
+        "{unread} of the {length} bytes of a commit are left over when the training state is decoded from it: the commit is of \
+         another type, or the state's type writes what it does not read"
+    )]
+    Unread {
+        /// Bytes that nothing was decoded from.
+        unread: usize,
+        /// Length of the commit in bytes.
+        length: usize,
+    },
     /// The state's own code refuses to be encoded.
     #[error("the training state cannot be encoded: {reason}")]
     Refused {

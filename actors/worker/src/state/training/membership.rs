@@ -399,7 +399,7 @@ impl Driven {
         let (resumed, show, warn, pause) = (&resumed, &show, &warn, &store.pause);
         let fields = fields_of::<T>();
         shared.checkpoints().set_fields(fields.clone());
-        let fields = fields.as_deref();
+        let fields = fields.as_ref();
         let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host, fields };
         let synced = sync(state, group, plan, source.as_ref(), ports, stamp.generation);
         shared.set_moved(None);

@@ -117,12 +117,13 @@ impl<'de> Visitor<'de> for BlockVisitor {
     }
 }
 
-/// Decodes a commit. Its [`RestoredBlock`]s are ranges of it.
-pub(super) fn decode<T: DeserializeOwned>(commit: &CommitContent) -> postcard::Result<T> {
+/// Decodes a commit. Its [`RestoredBlock`]s are ranges of it. Returns also the number of bytes that nothing was decoded from: a
+/// commit of the same type leaves none.
+pub(super) fn decode<T: DeserializeOwned>(commit: &CommitContent) -> postcard::Result<(T, usize)> {
     let outer = DECODED.replace(Some(commit.clone()));
-    let decoded = postcard::from_bytes(&commit.bytes);
+    let decoded = postcard::take_from_bytes(&commit.bytes);
     DECODED.set(outer);
-    decoded
+    decoded.map(|(decoded, unread)| (decoded, unread.len()))
 }
 
 #[cfg(test)]
@@ -140,7 +141,9 @@ mod tests {
         let blocks = vec![RestoredBlock::of(&[7; 100]), RestoredBlock::of(&[8; 3])];
         let bytes = Arc::new(postcard::to_stdvec(&(5_u8, &blocks)).expect("it encodes"));
         let commit = CommitContent { bytes, stored: None };
-        let (_, decoded): (u8, Vec<RestoredBlock>) = decode(&commit).expect("it is one");
+        let ((_, decoded), unread): ((u8, Vec<RestoredBlock>), usize) =
+            decode(&commit).expect("it is one");
+        assert_eq!(unread, 0);
         for (block, of) in blocks.iter().zip(&decoded) {
             assert!(Arc::ptr_eq(&of.holder.bytes, &commit.bytes), "no copy");
             assert_eq!(content(of), content(block));

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use elastic_checkpoint::{CheckpointTensor, Dtype};
+use elastic_checkpoint::{CheckpointLoadError, CheckpointTensor, Damage, Dtype};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, GenerationId, Step};
 use serde::Serialize;
@@ -377,19 +377,15 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// Replaces live state by the last commit. Without a commit it does nothing.
     ///
     /// # Errors
-    /// [`Error::State`] if the commit cannot be decoded; [`Error::Device`] if memory on a GPU cannot be written.
+    /// [`Error::State`] if the commit cannot be decoded; [`Error::Unread`] if bytes of it are left over; [`Error::Device`] if
+    /// memory on a GPU cannot be written.
     pub fn restore(&mut self) -> Result<()> {
         self.settle();
         if !self.snapshot.is_held() {
             return Ok(());
         }
         self.live = None;
-        let (theirs, ledger, live): (Vec<u64>, SampleLedger, T) = decode(&self.snapshot.content())
-            .map_err(|source| Error::State { action: "decoded", source })?;
-        let ours = lengths_of(&self.device);
-        if ours != theirs {
-            return Err(Error::OtherDeviceMemory { ours, theirs });
-        }
+        let (ledger, live) = self.decoded()?;
         for memory in &mut self.device {
             memory.restore().map_err(|source| Error::Device { action: "restored", source })?;
         }
@@ -399,6 +395,21 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.live = Some(live);
         (self.changed, self.stale) = (false, false);
         Ok(())
+    }
+
+    /// The ledger and the state in the last commit.
+    fn decoded(&self) -> Result<(SampleLedger, T)> {
+        let content = self.snapshot.content();
+        let ((theirs, ledger, live), unread): ((Vec<u64>, SampleLedger, T), usize) =
+            decode(&content).map_err(|source| Error::State { action: "decoded", source })?;
+        let ours = lengths_of(&self.device);
+        if ours != theirs {
+            return Err(Error::OtherDeviceMemory { ours, theirs });
+        }
+        if unread > 0 {
+            return Err(Error::Unread { unread, length: content.bytes.len() });
+        }
+        Ok((ledger, live))
     }
 
     /// Whether there is a commit to go back to.
@@ -425,14 +436,28 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     }
 
     /// Takes over the commit of a checkpoint. It replaces this rank's commit and live state.
+    ///
+    /// # Errors
+    /// Those of [`restore`](Self::restore); [`Error::Checkpoint`] in place of those that tell of another type.
     pub(super) fn take_loaded(&mut self, loaded: LoadedCommit) -> Result<()> {
-        let LoadedCommit { bytes, commit, stored } = loaded;
-        let Some(stored) = stored else { return self.take_over(bytes, commit) };
-        let generation = GenerationId::default();
-        self.snapshot.replace(bytes, generation, commit.step, Some(commit.digest));
-        self.snapshot.leave_in(stored);
-        self.arrays = NotedArrays::default();
-        self.restore()
+        let LoadedCommit { path, bytes, commit, stored } = loaded;
+        let restored = match stored {
+            None => self.take_over(bytes, commit),
+            Some(stored) => {
+                let generation = GenerationId::default();
+                self.snapshot.replace(bytes, generation, commit.step, Some(commit.digest));
+                self.snapshot.leave_in(stored);
+                self.arrays = NotedArrays::default();
+                self.restore()
+            }
+        };
+        restored.map_err(|error| match error {
+            Error::State { .. } | Error::Unread { .. } => {
+                let damage = Damage::Undecodable { reason: error.chain() };
+                Error::Checkpoint(CheckpointLoadError::Damaged { path, damage })
+            }
+            error => error,
+        })
     }
 
     /// Takes over the commit of another rank, as [`whole_commit`](Self::whole_commit) gave it there, or of a checkpoint. It

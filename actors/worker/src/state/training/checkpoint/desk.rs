@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use elastic_checkpoint::{CheckpointTensor, Retention, SaveAttempt, store_of};
+use elastic_checkpoint::{CheckpointTensor, Retention, SaveAttempt, StateFields, store_of};
 use elastic_protocol::messages::{BulkWork, CheckpointOrder, CheckpointReport, MovedBytes};
 use elastic_protocol::{Stamp, Step};
 use serde_json::Value;
@@ -30,7 +30,7 @@ pub(in crate::state::training) struct SaveOrder {
 }
 
 impl SaveOrder {
-    fn of(part: CheckpointPart, fields: Option<Vec<String>>) -> Self {
+    fn of(part: CheckpointPart, fields: Option<StateFields>) -> Self {
         let CheckpointPart { order, job, rank, parts } = part;
         let CheckpointOrder { stamp, step, directory, name, bytes_per_s, .. } = order;
         let attempt = SaveAttempt {
@@ -61,8 +61,8 @@ pub(in crate::state::training) struct SavedCommit {
 
 #[derive(Default)]
 struct Desk {
-    /// The names of the state's fields, where its type is a struct.
-    fields: Option<Vec<String>>,
+    /// The state's fields, where its type is a struct.
+    fields: Option<StateFields>,
     /// The last commit of this generation.
     reached: Step,
     ordered: Option<SaveOrder>,
@@ -124,8 +124,8 @@ impl CheckpointDesk {
         self.lock().is_written_by_caller = true;
     }
 
-    /// Sets the names of the state's fields. Called as a generation takes its state over.
-    pub(in crate::state::training) fn set_fields(&self, fields: Option<Vec<String>>) {
+    /// Sets the state's fields. Called as a generation takes its state over.
+    pub(in crate::state::training) fn set_fields(&self, fields: Option<StateFields>) {
         self.lock().fields = fields;
     }
 

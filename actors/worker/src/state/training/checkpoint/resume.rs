@@ -10,10 +10,10 @@
 //! host's page cache, and each member reads it from there into its place, which costs less than to send it. A state
 //! that has memory for its arrays leaves them in the files until it copies them into that memory (`in_files`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use elastic_checkpoint::{CommitLayout, Damage, FileSystem, Manifest, StoredCommit};
+use elastic_checkpoint::{CommitLayout, Damage, FileSystem, Manifest, StateFields, StoredCommit};
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt as _};
 use elastic_protocol::Step;
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes};
@@ -24,6 +24,7 @@ use super::search::{CheckpointOffer, LeadSearch, find_search_leader};
 use super::shares::exchange;
 use crate::state::sampler::SampleLedger;
 use crate::state::training::error::Error;
+use crate::state::training::fields::{other_elements, other_type};
 use crate::state::training::snapshot::{ContentId, StateSnapshot};
 use crate::state::training::sync::SyncError;
 
@@ -46,12 +47,14 @@ pub(in crate::state::training) struct ResumePorts<'a> {
     pub(in crate::state::training) show: &'a dyn Fn(MovedBytes),
     /// Whether all members are on this host; the same on each of them.
     pub(in crate::state::training) is_one_host: bool,
-    /// The names of the state's fields, where its type is a struct.
-    pub(in crate::state::training) fields: Option<&'a [String]>,
+    /// The state's fields, where its type is a struct.
+    pub(in crate::state::training) fields: Option<&'a StateFields>,
 }
 
 /// A commit of a checkpoint.
 pub(in crate::state::training) struct LoadedCommit {
+    /// The checkpoint's directory.
+    pub(in crate::state::training) path: PathBuf,
     /// In a buffer that the snapshot lent.
     pub(in crate::state::training) bytes: Vec<u8>,
     pub(in crate::state::training) commit: ContentId,
@@ -115,7 +118,8 @@ pub(in crate::state::training) fn resume(
                     snapshot.give_back(buffer, None);
                     return Err(error);
                 }
-                return Ok(Some(LoadedCommit { bytes: buffer, commit, stored }));
+                let path = PathBuf::from(offer.path);
+                return Ok(Some(LoadedCommit { path, bytes: buffer, commit, stored }));
             }
             Ok(Err(damage)) => {
                 snapshot.give_back(buffer, None);
@@ -292,17 +296,26 @@ fn agree(
 /// Beginning of a commit's bytes: lengths of memory beside the state, and the sampler's ledger.
 type CommitHead = (Vec<u64>, SampleLedger);
 
-/// Checks that the commit has the ledger that its manifest names, and the fields of this program's state.
+/// Checks that the commit has the ledger that its manifest names, and the fields of this program's state with their
+/// types.
 pub(super) fn fits(
     manifest: &Manifest,
     commit: &[u8],
-    fields: Option<&[String]>,
+    fields: Option<&StateFields>,
 ) -> Result<(), Damage> {
     if let (Some(saved), Some(own)) = (&manifest.fields, fields)
-        && saved != own
+        && *saved != own.names
     {
-        let (saved, own) = (saved.join(", "), own.join(", "));
+        let (saved, own) = (saved.join(", "), own.names.join(", "));
         return Err(Damage::OtherState { saved, own });
+    }
+    if let Some(own) = fields {
+        let other = manifest.field_types.as_ref().and_then(|saved| other_type(saved, &own.types));
+        let other = other.or_else(|| other_elements(&manifest.tensors, &own.types));
+        if let Some(difference) = other {
+            let reason = format!("the state in it is of another type: {difference}");
+            return Err(Damage::Undecodable { reason });
+        }
     }
     let wrong = |reason: &str| Damage::Manifest { reason: reason.to_owned() };
     let ((_lengths, ledger), _state) = postcard::take_from_bytes::<CommitHead>(commit)

@@ -156,7 +156,7 @@ impl<'a> LeadSearch<'a> {
                 return Err(CheckpointLoadError::Damaged { path: path.into(), damage });
             }
         }
-        if matches!(damage, Damage::OtherState { .. }) {
+        if matches!(damage, Damage::OtherState { .. } | Damage::Undecodable { .. }) {
             // The program has changed: an earlier checkpoint fits no better, and would lose steps.
             return Err(CheckpointLoadError::Damaged { path: path.into(), damage });
         }

@@ -105,6 +105,11 @@ pub(in crate::state::training) fn block_name(numbers: DataType) -> &'static str 
     BLOCKS[place].0
 }
 
+/// The type of the numbers in a block with this newtype's name; none if it is no block's.
+pub(in crate::state::training) fn block_type(newtype: &str) -> Option<Dtype> {
+    BLOCKS.iter().find(|(block, _)| *block == newtype).map(|(_, dtype)| *dtype)
+}
+
 /// A place in the output whose end is known.
 pub(in crate::state::training) trait Counted: Flavor {
     /// Bytes so far.
@@ -471,7 +476,7 @@ impl<'n, 'a, F: Counted> Serializer for &'n mut Noting<'a, F> {
             self.is_per_rank = around;
             return encoded;
         }
-        self.block = BLOCKS.iter().find(|(block, _)| *block == name).map(|(_, dtype)| *dtype);
+        self.block = block_type(name);
         value.serialize(self)
     }
 

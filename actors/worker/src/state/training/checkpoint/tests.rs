@@ -178,7 +178,7 @@ fn c_5_an_array_with_a_shape_has_its_fields_name_and_its_shape() {
         *bytemuck::cast_slice::<f32, u8>(&grid(8.0).0)
     );
     let content = CommitContent { bytes: Arc::new(bytes), stored: None };
-    let restored: (u8, Shaped) = decode(&content).expect("it decodes");
+    let (restored, _): ((u8, Shaped), usize) = decode(&content).expect("it decodes");
     assert_eq!(restored.1, state);
 }
 

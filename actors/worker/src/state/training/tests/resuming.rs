@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use elastic_checkpoint::{
     CheckpointTensor, Dtype, FileSystem, LocalFiles, Retention, SaveAttempt, SeekableRead,
-    Snapshot, SyncedWrite, seal, step_directory, write_part,
+    Snapshot, StateFields, SyncedWrite, seal, step_directory, write_part,
 };
 use elastic_collectives::{AbortHandle, TcpFabric};
 use elastic_protocol::messages::{
@@ -20,7 +20,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::super::State;
-use super::super::checkpoint::ResumePorts;
+use super::super::checkpoint::{LoadedCommit, ResumePorts};
 use super::super::error::Error;
 use super::super::fields::fields_of;
 use super::super::sync::{SyncError, sync};
@@ -83,10 +83,7 @@ pub(super) fn save(directory: &Path, step: u64, position: &Value) {
 }
 
 /// As [`save`], of a state with these fields.
-fn save_of(directory: &Path, step: u64, position: &Value, fields: Option<Vec<String>>) {
-    let mut state = State::new(Weights { numbers: weights() });
-    state.save().expect("it encodes");
-    let bytes = state.whole_commit().expect("it is in memory").to_vec();
+fn save_of(directory: &Path, step: u64, position: &Value, fields: Option<StateFields>) {
     // Arrays of 7 MiB, with a byte between them.
     let array = |number: usize| CheckpointTensor {
         name: format!("numbers.{number}"),
@@ -95,7 +92,20 @@ fn save_of(directory: &Path, step: u64, position: &Value, fields: Option<Vec<Str
         offset: 100 + number * (7 << 20),
     };
     let tensors: Vec<CheckpointTensor> = (0..8).map(array).collect();
-    let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position };
+    save_with(directory, step, position, (fields, &tensors));
+}
+
+/// As [`save`], of a state with these fields and arrays.
+fn save_with(
+    directory: &Path,
+    step: u64,
+    position: &Value,
+    (fields, tensors): (Option<StateFields>, &[CheckpointTensor]),
+) {
+    let mut state = State::new(Weights { numbers: weights() });
+    state.save().expect("it encodes");
+    let bytes = state.whole_commit().expect("it is in memory").to_vec();
+    let snapshot = Snapshot { bytes: &bytes, tensors, position };
     let job = "9d1f".to_owned();
     let attempt =
         SaveAttempt { job, name: None, term: 1, generation: 1, step, world_size: 2, fields };
@@ -213,7 +223,7 @@ pub(super) fn resume_rank(
     };
     let (resumed, warn, show) = (&resumed, &warn, &show);
     let fields = fields_of::<Weights>();
-    let fields = fields.as_deref();
+    let fields = fields.as_ref();
     let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host, fields };
     let plan = SyncPlan::FromRoot { root: 0 };
     let synced = sync(&mut state, &mut group, plan, Some(source), ports, GenerationId(1));
@@ -256,14 +266,58 @@ fn c_1_a_checkpoint_of_a_state_with_other_fields_is_refused_and_no_earlier_one_i
     let directory = checkpoints(&[5]);
     save_of(directory.path(), 7, &ledger(), fields_of::<Weights>());
     assert_eq!(notes_of(&resume(directory.path(), &[]), 7), Vec::<String>::new());
-    let other = ["rate", "numbers"].map(str::to_owned).to_vec();
+    let names = ["rate", "numbers"].map(str::to_owned).to_vec();
+    let other = StateFields { names, ..StateFields::default() };
     save_of(directory.path(), 9, &ledger(), Some(other));
-    let ranks = resume(directory.path(), &[]);
+    let refused = refused(&resume(directory.path(), &[]));
+    assert!(refused.contains("has the fields rate, numbers"), "{refused}");
+}
+
+/// The reason for which the root takes no checkpoint, nor another rank.
+fn refused(ranks: &[Resumption]) -> String {
     assert!(ranks.iter().all(|rank| rank.synced.is_err() && !rank.is_right));
     let Err(SyncError::Fatal(Error::Checkpoint(refused))) = &ranks[0].synced else {
         panic!("the root says why")
     };
-    assert!(refused.to_string().contains("has the fields rate, numbers"), "{refused}");
+    refused.to_string()
+}
+
+#[test]
+fn c_1_a_checkpoint_of_a_state_whose_field_has_another_type_is_refused_with_both_types() {
+    let directory = checkpoints(&[5]);
+    let mut fields = fields_of::<Weights>().expect("it is a struct");
+    assert_eq!(fields.types["numbers"], "bulk u64");
+    fields.types.insert("numbers".to_owned(), "sequence".to_owned());
+    save_of(directory.path(), 7, &ledger(), Some(fields));
+    let refused = refused(&resume(directory.path(), &[]));
+    let said = "numbers was saved as sequence, and the program reads bulk u64. Give the fields";
+    assert!(refused.contains(said), "{refused}");
+}
+
+#[test]
+fn c_1_a_checkpoint_of_an_earlier_release_whose_array_has_other_elements_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let name = "numbers".to_owned();
+    let array = CheckpointTensor { name, dtype: Dtype::U8, shape: vec![8000], offset: 100 };
+    save_with(directory.path(), 7, &ledger(), (None, &[array]));
+    let refused = refused(&resume(directory.path(), &[]));
+    let said = "the array numbers was saved with elements of u8, and the program reads u64";
+    assert!(refused.contains(said), "{refused}");
+}
+
+#[test]
+fn c_1_a_commit_of_which_bytes_are_left_over_is_refused() {
+    let mut state = State::new((7_u64, vec![1.5_f32; 8]));
+    state.save().expect("it encodes");
+    let commit = state.content_id().expect("there is one");
+    let bytes = state.whole_commit().expect("it is in memory").to_vec();
+    let length = bytes.len();
+    let mut narrower = State::new((0_u64, [0_u8; 9]));
+    let loaded = LoadedCommit { path: "ck/step-7".into(), bytes, commit, stored: None };
+    let refused = narrower.take_loaded(loaded).expect_err("24 bytes are left over").chain();
+    let said = format!("24 of the {length} bytes of a commit are left over");
+    assert!(refused.contains("ck/step-7") && refused.contains(&said), "{refused}");
+    assert!(refused.contains("--resume never"), "the way out: {refused}");
 }
 
 #[test]
