@@ -85,6 +85,16 @@ pub enum Error {
         /// The lengths in the commit.
         theirs: Vec<u64>,
     },
+    /// The members' commit is of a state with other fields than this program's.
+    #[error(
+        "the state of this program has other fields, or fields of other types, than that of rank {root}, so it cannot take its \
+         commit over: the program was changed while the job runs. Put the former version back; or end the job, and begin \
+         another with the new version"
+    )]
+    OtherFields {
+        /// The rank that has the commit.
+        root: u32,
+    },
     /// The commit that the root sent is not the one that it announced.
     #[error("the commit that came from rank {root} is not the one that it announced")]
     Corrupt {

@@ -1,6 +1,6 @@
 //! The fields of a state type, with their types. Checkpoints have them, since postcard's bytes do not: without them, a program
-//! whose fields stand in another order, or have other types, would read one value as another. `membership` asks
-//! for them.
+//! whose fields stand in another order, or have other types, would read one value as another. Members of a generation
+//! compare their digest. `membership` asks for them.
 //!
 //! A type tells them by the questions that its `Deserialize` asks. Each place is looked at by a decoding of its own, which leads
 //! to that place and ends there with an error. So no value is made up, but for the simple keys of maps. A place that cannot
@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU64;
 
 use elastic_checkpoint::{StateFields, TensorRecord};
 use serde::de::value::{Error, StrDeserializer};
@@ -17,6 +18,7 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::checkpoint::tensors::block_type;
 
@@ -57,6 +59,17 @@ pub(super) fn fields_of<T: DeserializeOwned>() -> Option<StateFields> {
         }
     }
     Some(StateFields { names, types })
+}
+
+/// A number that differs between types with other fields, in all likelihood.
+pub(super) fn digest(fields: &StateFields) -> NonZeroU64 {
+    let texts = fields.types.iter().flat_map(|(place, word)| [place, word]);
+    let mut bytes = Vec::new();
+    for text in fields.names.iter().chain(texts) {
+        bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    NonZeroU64::new(xxh3_64(&bytes)).unwrap_or(NonZeroU64::MIN)
 }
 
 /// The first place whose type differs so that its bytes would be misread, in words.

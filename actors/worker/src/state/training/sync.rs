@@ -3,6 +3,8 @@
 //! once ([`super::transfer`]). If no rank holds a commit, or a checkpoint is later, all ranks read the checkpoint
 //! ([`super::checkpoint`]).
 
+use std::num::NonZeroU64;
+
 use elastic_collectives::{CollectiveError, Communicator, CommunicatorExt};
 use elastic_protocol::messages::{BulkWork, CheckpointSource, MovedBytes, SyncPlan};
 use elastic_protocol::planted::{Bug, is_planted};
@@ -13,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::checkpoint::{ResumePorts, begin_anew, resume};
 use super::error::Error;
+use super::fields::digest;
 use super::snapshot::ContentId;
 use super::state::State;
 use super::transfer::Transfer;
@@ -66,6 +69,8 @@ struct Holding {
     part: Option<(ContentId, u64)>,
     /// Whether the rank has begun to look for a checkpoint, and all follow it.
     searches: bool,
+    /// Digest of the fields of its state; none if its type has no list of them.
+    fields: Option<NonZeroU64>,
 }
 
 type HoldingWords = [u64; 9];
@@ -81,6 +86,7 @@ impl Holding {
             words[4..7].copy_from_slice(&id(part));
             words[7] = bytes;
         }
+        words[8] = self.fields.map_or(0, NonZeroU64::get);
         words
     }
 
@@ -96,6 +102,7 @@ impl Holding {
             goes_on: flag(1),
             part: flag(2).then(|| (id(4), words[7])),
             searches: flag(3),
+            fields: NonZeroU64::new(words[8]),
         }
     }
 }
@@ -112,7 +119,8 @@ fn from_root<T: Serialize + DeserializeOwned>(
     if let Some(source) = source.filter(|source| is_root && source.begins_anew) {
         begin_anew(source, ports).map_err(Error::Checkpoint)?;
     }
-    let holdings = announce(state, group, root, is_root && searched.is_some())?;
+    let holdings = announce(state, group, root, is_root && searched.is_some(), ports)?;
+    check_fields(&holdings, group.rank(), root)?;
     if !holdings[root as usize].searches {
         return from_holders(state, group, root, &holdings, ports.show);
     }
@@ -122,7 +130,7 @@ fn from_root<T: Serialize + DeserializeOwned>(
     match resume(state.snapshot(), group, root, source, ports, stays_in_files)? {
         Some(loaded) => state.take_loaded(loaded).map(|()| true).map_err(Into::into),
         None => {
-            let holdings = announce(state, group, root, false)?;
+            let holdings = announce(state, group, root, false, ports)?;
             from_holders(state, group, root, &holdings, ports.show)
         }
     }
@@ -135,16 +143,27 @@ fn announce<T: Serialize + DeserializeOwned>(
     group: &mut dyn Communicator,
     root: u32,
     searches: bool,
+    ports: ResumePorts<'_>,
 ) -> Result<Vec<Holding>, SyncError> {
     let goes_on = state.holds_commit();
     if group.rank() == root && !searches {
         state.save_initial()?;
     }
     let whole = state.content_id();
-    let own = Holding { whole, goes_on, part: state.snapshot().part(), searches };
+    let (part, fields) = (state.snapshot().part(), ports.fields.map(digest));
+    let own = Holding { whole, goes_on, part, searches, fields };
     let mut words: Vec<HoldingWords> = vec![[0; 9]; group.world_size() as usize];
     group.all_gather(&own.encode(), words.as_flattened_mut())?;
     Ok(words.iter().map(|words| Holding::decode(words)).collect())
+}
+
+/// Refuses a commit that this rank would misread: its program is another than the root's.
+fn check_fields(holdings: &[Holding], rank: u32, root: u32) -> Result<(), Error> {
+    let fields = |rank: u32| holdings[rank as usize].fields;
+    match (fields(rank), fields(root)) {
+        (Some(own), Some(of_root)) if own != of_root => Err(Error::OtherFields { root }),
+        _ => Ok(()),
+    }
 }
 
 /// Takes the root's commit from all ranks that hold it, or gives it to those that do not.
@@ -205,7 +224,8 @@ mod tests {
         let whole = Holding { whole: Some(id(5)), goes_on: true, ..Holding::default() };
         let part = Holding { part: Some((id(7), 9)), ..Holding::default() };
         let searches = Holding { searches: true, ..Holding::default() };
-        for holding in [whole, part, searches, Holding::default()] {
+        let fields = Holding { fields: NonZeroU64::new(11), ..Holding::default() };
+        for holding in [whole, part, searches, fields, Holding::default()] {
             assert_eq!(Holding::decode(&holding.encode()), holding);
         }
     }

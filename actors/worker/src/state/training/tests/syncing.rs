@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use elastic_checkpoint::LocalFiles;
+use elastic_checkpoint::{LocalFiles, StateFields};
 use elastic_collectives::{AbortHandle, GroupSpec, TcpFabric};
 use elastic_protocol::messages::{BulkWork, MovedBytes, SyncPlan};
 use elastic_protocol::{CommitId, GenerationId};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::State;
 use super::super::checkpoint::ResumePorts;
+use super::super::error::Error;
 use super::super::sync::{SyncError, sync};
 use super::super::transfer::ROUND_BYTES;
 
@@ -52,6 +53,8 @@ pub(super) fn group_spec(generation: u64, rank: u32, peers: Vec<SocketAddr>) -> 
 struct Part {
     holds: bool,
     generations: Vec<(u64, u32)>,
+    /// The names of its state's fields.
+    fields: Option<[&'static str; 2]>,
 }
 
 /// The outcome of a worker: the result of each sync, and the commit that it holds at the end.
@@ -105,8 +108,11 @@ impl Part {
             let show = |moved: MovedBytes| show(moved, &abort);
             let (files, resumed, show) = (&LocalFiles, &|_, _, _| {}, &show);
             let (warn, pause) = (&|_| {}, &|_| {});
+            let names = self.fields.map(|names| names.map(str::to_owned).to_vec());
+            let fields = names.map(|names| StateFields { names, ..StateFields::default() });
+            let fields = fields.as_ref();
             let ports =
-                ResumePorts { files, resumed, warn, pause, show, is_one_host: true, fields: None };
+                ResumePorts { files, resumed, warn, pause, show, is_one_host: true, fields };
             sync(&mut state, &mut group, plan, None, ports, GenerationId(generation))
         };
         let syncs = self.generations.into_iter().map(sync).collect();
@@ -128,17 +134,32 @@ fn check(outcomes: &[Outcome]) {
 #[test]
 fn newcomers_take_the_state_from_all_who_hold_it() {
     for (holders, newcomers) in [(2, 1), (1, 2), (2, 3)] {
-        let part = |rank| Part { holds: rank < holders, generations: vec![(1, rank)] };
+        let part =
+            |rank| Part { holds: rank < holders, generations: vec![(1, rank)], fields: None };
         check(&run((0..holders + newcomers).map(part).collect(), |_, _| {}));
     }
 }
 
 #[test]
+fn c_1_a_newcomer_whose_state_has_other_fields_takes_no_commit_over_and_one_without_a_list_does() {
+    let part = |rank, fields| Part { holds: rank == 0, generations: vec![(1, rank)], fields };
+    let fields = Some(["rate", "decay"]);
+    check(&run(vec![part(0, fields), part(1, fields), part(2, None)], |_, _| {}));
+    let swapped = Some(["decay", "rate"]);
+    let outcomes = run(vec![part(0, fields), part(1, swapped)], |_, _| {});
+    let [Err(SyncError::Fatal(refused))] = &outcomes[1].syncs[..] else {
+        panic!("the newcomer refuses")
+    };
+    assert!(matches!(refused, Error::OtherFields { root: 0 }), "{refused}");
+    assert_eq!(outcomes[1].commit, None);
+}
+
+#[test]
 fn a_transfer_goes_on_where_its_lost_source_left_it() {
     let parts = vec![
-        Part { holds: true, generations: vec![(1, 0), (2, 0)] },
-        Part { holds: true, generations: vec![(1, 1)] },
-        Part { holds: false, generations: vec![(1, 2), (2, 1)] },
+        Part { holds: true, generations: vec![(1, 0), (2, 0)], fields: None },
+        Part { holds: true, generations: vec![(1, 1)], fields: None },
+        Part { holds: false, generations: vec![(1, 2), (2, 1)], fields: None },
     ];
     let (shown, seen) = mpsc::channel();
     // The newcomer's first generation is aborted once the first round has arrived.
