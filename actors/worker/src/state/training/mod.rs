@@ -18,6 +18,7 @@ mod launched;
 mod life;
 mod membership;
 pub mod per_rank;
+mod positional;
 mod refused;
 mod restored;
 mod run_loop;

@@ -18,6 +18,7 @@ use super::checkpoint::tensors::{self, Counted, NotedArrays};
 use super::device::DeviceMemory;
 use super::error::{Error, Result};
 use super::late::{CommitGap, forget_announced, take_announced};
+use super::positional::Positional;
 use super::refused::unencodable;
 use super::restored::CommitContent;
 
@@ -131,9 +132,11 @@ impl StateSnapshot {
     /// Encodes into the spare buffer and returns it, without late blocks. Give it back with `replace` or `give_back`.
     pub(super) fn encode(&mut self, content: &impl Serialize) -> Result<EncodedCommit> {
         let buffer = self.empty_buffer();
-        let encoded = postcard::serialize_with_flavor(content, Blocks::behind(buffer));
+        let mut serializer = postcard::Serializer { output: Blocks::behind(buffer) };
+        let encoded = content.serialize(Positional(&mut serializer));
         forget_announced();
-        encoded.map_err(unencodable)
+        encoded.map_err(unencodable)?;
+        Ok(serializer.output.encoded())
     }
 
     /// As [`encode`](Self::encode), of a head and the state: the same bytes as of both as a tuple. With the arrays in the
@@ -318,6 +321,27 @@ mod tests {
         assert!(chain(None).contains("state types must survive postcard"));
         let with_arrays = snapshot.encode_with_arrays(&0_u8, &Refusing(Some("no name")));
         assert!(matches!(with_arrays, Err(Error::Refused { reason }) if reason == "no name"));
+    }
+
+    /// A state whose field is left out from some step on.
+    #[derive(Serialize)]
+    struct Skipping {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        warm_up: Option<u64>,
+        step: u64,
+    }
+
+    #[test]
+    fn h_22_a_field_that_is_left_out_of_a_commit_is_refused_by_its_name() {
+        let mut snapshot = StateSnapshot::default();
+        save(&mut snapshot, &Skipping { warm_up: Some(3), step: 1 }, 1);
+        let without = Skipping { warm_up: None, step: 2 };
+        let refused = snapshot.encode(&without).expect_err("it would not decode").chain();
+        let said = "its field warm_up is left out by skip_serializing_if";
+        assert!(refused.contains(said), "{refused}");
+        let with_arrays = snapshot.encode_with_arrays(&0_u8, &without).map(drop);
+        assert!(with_arrays.expect_err("it would not decode").chain().contains(said));
+        assert_eq!(snapshot.step(), Step(1), "the last commit stays");
     }
 
     #[test]

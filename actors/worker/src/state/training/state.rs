@@ -36,8 +36,9 @@ type ResetCallback<T> = Box<dyn FnMut(&Worker, &mut T)>;
 /// consistent. A commit takes all of it at once, with the sampler's ledger, so neither weights nor counters nor
 /// the place in the data can run ahead of the others (H-22).
 ///
-/// Memory use: the live `T`, and up to two encoded copies. `T` is encoded with postcard. Types that skip
-/// fields, or that need a self-describing format (`#[serde(untagged)]`, `flatten`), are not supported.
+/// Memory use: the live `T`, and up to two encoded copies. `T` is encoded with postcard, which stores fields by their position. A
+/// commit that leaves a field out (`#[serde(skip_serializing_if)]`) is refused. Types that need a self-describing format
+/// (`#[serde(untagged)]`, `tag`, `flatten`, `serde_json::Value`) are not supported.
 ///
 /// Memory on a GPU that was added with [`add_device_memory`](Self::add_device_memory) is part of the state. It
 /// is copied beside the next step. It is committed, restored and given to newcomers together with the rest, or

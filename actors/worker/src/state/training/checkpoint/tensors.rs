@@ -15,6 +15,8 @@ use elastic_collectives::DataType;
 use postcard::ser_flavors::Flavor;
 use serde::ser::{self, Serialize, Serializer};
 
+use crate::state::training::positional::refuse_to_skip;
+
 /// Most arrays of a commit that are noted; the rest stays among the bytes that are no array.
 const TENSORS_MAX: usize = 1 << 16;
 /// Longest name, in bytes.
@@ -599,6 +601,10 @@ macro_rules! fields {
                 value: &T,
             ) -> postcard::Result<()> {
                 self.noting.field(key, value)
+            }
+
+            fn skip_field(&mut self, key: &'static str) -> postcard::Result<()> {
+                refuse_to_skip(key)
             }
 
             fn end(self) -> postcard::Result<()> {

@@ -336,6 +336,8 @@ proptest! {
         let (commit, noted) = snapshot.encode_with_arrays(&(), &value).expect("it encodes");
         let bytes = commit.bytes;
         prop_assert_eq!(&bytes, &encoded(&value), "the bytes are postcard's");
+        let plain = snapshot.encode(&value).expect("it encodes").bytes;
+        prop_assert_eq!(&plain, &bytes, "with arrays and without");
         let mut arrays = expected(&value, false);
         // Of two arrays with one name, the first counts.
         let mut names = std::collections::BTreeSet::new();
