@@ -28,6 +28,9 @@ use super::snapshot::{ContentId, EncodedCommit, StateSnapshot};
 use super::worker::Worker;
 use crate::state::sampler::SampleLedger;
 
+/// Longest first commit, in bytes, that is decoded to find out whether it can be.
+const CHECKED_BYTES_MAX: usize = 64 << 20;
+
 type ResetCallback<T> = Box<dyn FnMut(&Worker, &mut T)>;
 
 /// Training state that survives the death of any worker.
@@ -198,6 +201,20 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             return Ok(());
         }
         self.save_as(Step(0), &|| None, CommitUses::default())
+    }
+
+    /// Decodes the last commit and drops the result. A state that checkpoints have and that cannot be read back is so refused as
+    /// training begins. A commit of more than [`CHECKED_BYTES_MAX`] is not decoded, since memory holds the live state too.
+    ///
+    /// # Errors
+    /// Those of [`restore`](Self::restore).
+    pub(super) fn check_decodes(&mut self) -> Result<()> {
+        self.settle();
+        let length = self.snapshot.bytes().map_or(0, <[u8]>::len);
+        if length == 0 || length > CHECKED_BYTES_MAX {
+            return Ok(());
+        }
+        self.decoded().map(drop)
     }
 
     /// Encodes the last commit once more, since only this encoding notes its arrays, and gives it away to be saved.

@@ -115,11 +115,14 @@ fn from_root<T: Serialize + DeserializeOwned>(
     ports: ResumePorts<'_>,
 ) -> Result<bool, SyncError> {
     let is_root = group.rank() == root;
+    // Where there are others, they decode it.
+    let is_decoded = source.is_some() && group.world_size() == 1;
     let searched = source.filter(|source| !source.begins_anew);
     if let Some(source) = source.filter(|source| is_root && source.begins_anew) {
         begin_anew(source, ports).map_err(Error::Checkpoint)?;
     }
-    let holdings = announce(state, group, root, is_root && searched.is_some(), ports)?;
+    let holdings =
+        announce(state, group, root, (is_root && searched.is_some(), is_decoded), ports)?;
     check_fields(&holdings, group.rank(), root)?;
     if !holdings[root as usize].searches {
         return from_holders(state, group, root, &holdings, ports.show);
@@ -130,24 +133,27 @@ fn from_root<T: Serialize + DeserializeOwned>(
     match resume(state.snapshot(), group, root, source, ports, stays_in_files)? {
         Some(loaded) => state.take_loaded(loaded).map(|()| true).map_err(Into::into),
         None => {
-            let holdings = announce(state, group, root, false, ports)?;
+            let holdings = announce(state, group, root, (false, is_decoded), ports)?;
             from_holders(state, group, root, &holdings, ports.show)
         }
     }
 }
 
 /// Announces this rank's [`Holding`] to all ranks, and returns those of all ranks. The root has a commit afterwards,
-/// unless it searches for one.
+/// unless it searches for one. If it `is_decoded`, the first commit is decoded once.
 fn announce<T: Serialize + DeserializeOwned>(
     state: &mut State<T>,
     group: &mut dyn Communicator,
     root: u32,
-    searches: bool,
+    (searches, is_decoded): (bool, bool),
     ports: ResumePorts<'_>,
 ) -> Result<Vec<Holding>, SyncError> {
     let goes_on = state.holds_commit();
     if group.rank() == root && !searches {
         state.save_initial()?;
+        if !goes_on && is_decoded {
+            state.check_decodes()?;
+        }
     }
     let whole = state.content_id();
     let (part, fields) = (state.snapshot().part(), ports.fields.map(digest));

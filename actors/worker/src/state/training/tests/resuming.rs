@@ -16,6 +16,7 @@ use elastic_protocol::messages::{
     BulkWork, CheckpointSource, LastCheckpoint, MovedBytes, SyncPlan,
 };
 use elastic_protocol::{GenerationId, Step};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -318,6 +319,42 @@ fn c_1_a_commit_of_which_bytes_are_left_over_is_refused() {
     let said = format!("24 of the {length} bytes of a commit are left over");
     assert!(refused.contains("ck/step-7") && refused.contains(&said), "{refused}");
     assert!(refused.contains("--resume never"), "the way out: {refused}");
+}
+
+/// A state that can be written, and not be read back.
+#[derive(Deserialize, Serialize)]
+struct Tagged {
+    step: u64,
+    schedule: Schedule,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(tag = "kind")]
+enum Schedule {
+    Constant { rate: f32 },
+}
+
+#[test]
+fn c_1_a_state_that_checkpoints_could_not_give_back_is_refused_as_a_rank_begins_alone() {
+    let directory = checkpoints(&[]);
+    let begin = |is_saved: bool| {
+        on_ranks(1, directory.path(), &[], move |rank, mut fabric, peers, source, files| {
+            let abort = AbortHandle::new().expect("a descriptor");
+            let mut group =
+                fabric.form(&group_spec(1, rank, peers), &abort).expect("nobody is missing");
+            let schedule = Schedule::Constant { rate: 0.1 };
+            let mut state = State::new(Tagged { step: 0, schedule });
+            let (resumed, warn, pause, show) = (&|_, _, _| {}, &|_| {}, &|_| {}, &|_| {});
+            let (is_one_host, fields) = (true, None);
+            let ports = ResumePorts { files, resumed, warn, pause, show, is_one_host, fields };
+            let (plan, source) =
+                (SyncPlan::FromRoot { root: 0 }, Some(source).filter(|_| is_saved));
+            sync(&mut state, &mut group, plan, source, ports, GenerationId(1))
+        })
+    };
+    let refused = begin(true).remove(0);
+    assert!(matches!(refused, Err(SyncError::Fatal(Error::State { action: "decoded", .. }))));
+    assert!(matches!(begin(false).remove(0), Ok(false)), "without checkpoints it trains on");
 }
 
 #[test]
