@@ -34,14 +34,14 @@ const TEXT_BYTES_MAX: usize = 1024;
 /// The fields of a struct, in the order of its bytes, with their types; none if `T` is no struct, or has more than
 /// [`FIELDS_MAX`].
 pub(super) fn fields_of<T: DeserializeOwned>() -> Option<StateFields> {
-    let Some(Question::Struct(fields)) = question::<T>(&[]) else { return None };
+    let Some(PlaceQuestion::Struct(fields)) = question::<T>(&[]) else { return None };
     if fields.len() > FIELDS_MAX {
         return None;
     }
     let names = fields.iter().map(|field| (*field).to_owned()).collect();
     let mut types = BTreeMap::new();
-    let mut ways: Vec<Vec<Step>> =
-        fields.iter().rev().map(|field| vec![Step::Field(field)]).collect();
+    let mut ways: Vec<Vec<PlaceStep>> =
+        fields.iter().rev().map(|field| vec![PlaceStep::Field(field)]).collect();
     let mut looked_at = 0;
     while let Some(way) = ways.pop() {
         looked_at += 1;
@@ -128,7 +128,7 @@ const ENUM: &str = "enum ";
 
 /// A step on the way to a place in a type.
 #[derive(Clone, Copy)]
-enum Step {
+enum PlaceStep {
     Field(&'static str),
     /// An element of a sequence, or the first one of a tuple.
     Element,
@@ -141,23 +141,23 @@ enum Step {
 }
 
 /// The name of a place. The arrays of a commit have the same names, where fields alone lead to them.
-fn place(way: &[Step]) -> String {
+fn place(way: &[PlaceStep]) -> String {
     let mut place = String::new();
     for step in way {
         match step {
-            Step::Field(name) if place.is_empty() => place.push_str(name),
-            Step::Field(name) | Step::Variant(name) => place.extend([".", name]),
-            Step::Element => place.push_str("[]"),
-            Step::Some => place.push('?'),
-            Step::Key => place.push_str("{key}"),
-            Step::Value => place.push_str("{value}"),
+            PlaceStep::Field(name) if place.is_empty() => place.push_str(name),
+            PlaceStep::Field(name) | PlaceStep::Variant(name) => place.extend([".", name]),
+            PlaceStep::Element => place.push_str("[]"),
+            PlaceStep::Some => place.push('?'),
+            PlaceStep::Key => place.push_str("{key}"),
+            PlaceStep::Value => place.push_str("{value}"),
         }
     }
     place
 }
 
 /// What a type asks for at a place.
-enum Question {
+enum PlaceQuestion {
     /// A value of a type with this word.
     Plain(&'static str),
     /// A block of numbers, whose elements have this type.
@@ -170,21 +170,21 @@ enum Question {
     Enum(&'static [&'static str]),
 }
 
-impl Question {
+impl PlaceQuestion {
     /// The steps that lead on from here.
-    fn steps(&self) -> Vec<Step> {
+    fn steps(&self) -> Vec<PlaceStep> {
         match self {
             Self::Plain(_) | Self::Bulk(_) | Self::Tuple(0) => Vec::new(),
-            Self::Option => vec![Step::Some],
-            Self::Sequence | Self::Tuple(_) => vec![Step::Element],
-            Self::Map => vec![Step::Key, Step::Value],
-            Self::Struct(fields) => fields.iter().map(|field| Step::Field(field)).collect(),
-            Self::Enum(variants) => variants.iter().map(|it| Step::Variant(it)).collect(),
+            Self::Option => vec![PlaceStep::Some],
+            Self::Sequence | Self::Tuple(_) => vec![PlaceStep::Element],
+            Self::Map => vec![PlaceStep::Key, PlaceStep::Value],
+            Self::Struct(fields) => fields.iter().map(|field| PlaceStep::Field(field)).collect(),
+            Self::Enum(variants) => variants.iter().map(|it| PlaceStep::Variant(it)).collect(),
         }
     }
 }
 
-impl fmt::Display for Question {
+impl fmt::Display for PlaceQuestion {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(word) => formatter.write_str(word),
@@ -200,10 +200,10 @@ impl fmt::Display for Question {
 }
 
 /// The question that `T` asks at the end of this way; none if the way does not lead there.
-fn question<T: DeserializeOwned>(way: &[Step]) -> Option<Question> {
+fn question<T: DeserializeOwned>(way: &[PlaceStep]) -> Option<PlaceQuestion> {
     let mut question = None;
     // It always ends with an error, behind the question.
-    drop(T::deserialize(Asked { way, question: &mut question }));
+    drop(T::deserialize(AskedPlace { way, question: &mut question }));
     question
 }
 
@@ -212,14 +212,14 @@ fn no_value() -> Error {
 }
 
 /// Leads a type to a place, takes note of what it asks for there, and has no value.
-struct Asked<'a> {
-    way: &'a [Step],
-    question: &'a mut Option<Question>,
+struct AskedPlace<'a> {
+    way: &'a [PlaceStep],
+    question: &'a mut Option<PlaceQuestion>,
 }
 
-impl Asked<'_> {
+impl AskedPlace<'_> {
     /// The next step, and what follows it; at the end of the way the question is noted.
-    fn step(self, question: Question) -> Result<(Step, Self), Error> {
+    fn step(self, question: PlaceQuestion) -> Result<(PlaceStep, Self), Error> {
         let Some((step, way)) = self.way.split_first() else {
             *self.question = Some(question);
             return Err(no_value());
@@ -231,12 +231,12 @@ impl Asked<'_> {
 macro_rules! plain {
     ($($method:ident: $word:literal;)*) => {
         $(fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
-            self.step(Question::Plain($word)).and_then(|_| Err(no_value()))
+            self.step(PlaceQuestion::Plain($word)).and_then(|_| Err(no_value()))
         })*
     };
 }
 
-impl<'de> Deserializer<'de> for Asked<'_> {
+impl<'de> Deserializer<'de> for AskedPlace<'_> {
     type Error = Error;
 
     plain! {
@@ -282,16 +282,16 @@ impl<'de> Deserializer<'de> for Asked<'_> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         let Some(numbers) = block_type(name) else { return visitor.visit_newtype_struct(self) };
-        self.step(Question::Bulk(format!("{numbers:?}").to_lowercase()))
+        self.step(PlaceQuestion::Bulk(format!("{numbers:?}").to_lowercase()))
             .and_then(|_| Err(no_value()))
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_some(self.step(Question::Option)?.1)
+        visitor.visit_some(self.step(PlaceQuestion::Option)?.1)
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        visitor.visit_seq(self.step(Question::Sequence)?.1)
+        visitor.visit_seq(self.step(PlaceQuestion::Sequence)?.1)
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(
@@ -299,7 +299,7 @@ impl<'de> Deserializer<'de> for Asked<'_> {
         length: usize,
         visitor: V,
     ) -> Result<V::Value, Error> {
-        visitor.visit_seq(self.step(Question::Tuple(length))?.1)
+        visitor.visit_seq(self.step(PlaceQuestion::Tuple(length))?.1)
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -312,7 +312,7 @@ impl<'de> Deserializer<'de> for Asked<'_> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let (step, behind) = self.step(Question::Map)?;
+        let (step, behind) = self.step(PlaceQuestion::Map)?;
         visitor.visit_map(Entry { step, behind })
     }
 
@@ -322,7 +322,7 @@ impl<'de> Deserializer<'de> for Asked<'_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        let (step, behind) = self.step(Question::Struct(fields))?;
+        let (step, behind) = self.step(PlaceQuestion::Struct(fields))?;
         visitor.visit_map(Entry { step, behind })
     }
 
@@ -332,28 +332,28 @@ impl<'de> Deserializer<'de> for Asked<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        let (step, behind) = self.step(Question::Enum(variants))?;
-        let Step::Variant(variant) = step else { return Err(no_value()) };
+        let (step, behind) = self.step(PlaceQuestion::Enum(variants))?;
+        let PlaceStep::Variant(variant) = step else { return Err(no_value()) };
         visitor.visit_enum(Variant { variant, behind })
     }
 }
 
 /// The elements of a sequence: the first one is where the way leads.
-impl<'de> SeqAccess<'de> for Asked<'_> {
+impl<'de> SeqAccess<'de> for AskedPlace<'_> {
     type Error = Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Error> {
-        seed.deserialize(Asked { way: self.way, question: self.question }).map(Some)
+        seed.deserialize(AskedPlace { way: self.way, question: self.question }).map(Some)
     }
 }
 
 /// The entry of a map, or the field of a struct, to which or behind which the way leads.
 struct Entry<'a> {
-    step: Step,
-    behind: Asked<'a>,
+    step: PlaceStep,
+    behind: AskedPlace<'a>,
 }
 
 impl<'de> MapAccess<'de> for Entry<'_> {
@@ -364,18 +364,18 @@ impl<'de> MapAccess<'de> for Entry<'_> {
         seed: S,
     ) -> Result<Option<S::Value>, Error> {
         match self.step {
-            Step::Field(name) => seed.deserialize(StrDeserializer::new(name)).map(Some),
-            Step::Value => seed.deserialize(AnyKey).map(Some),
+            PlaceStep::Field(name) => seed.deserialize(StrDeserializer::new(name)).map(Some),
+            PlaceStep::Value => seed.deserialize(AnyKey).map(Some),
             _ => {
-                let Asked { way, question } = &mut self.behind;
-                seed.deserialize(Asked { way, question }).map(Some)
+                let AskedPlace { way, question } = &mut self.behind;
+                seed.deserialize(AskedPlace { way, question }).map(Some)
             }
         }
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
-        let Asked { way, question } = &mut self.behind;
-        seed.deserialize(Asked { way, question })
+        let AskedPlace { way, question } = &mut self.behind;
+        seed.deserialize(AskedPlace { way, question })
     }
 }
 
@@ -410,26 +410,26 @@ impl<'de> Deserializer<'de> for AnyKey {
 /// The variant of an enum to which the way leads.
 struct Variant<'a> {
     variant: &'static str,
-    behind: Asked<'a>,
+    behind: AskedPlace<'a>,
 }
 
 impl<'de, 'a> EnumAccess<'de> for Variant<'a> {
     type Error = Error;
-    type Variant = Asked<'a>;
+    type Variant = AskedPlace<'a>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(
         self,
         seed: S,
-    ) -> Result<(S::Value, Asked<'a>), Error> {
+    ) -> Result<(S::Value, AskedPlace<'a>), Error> {
         Ok((seed.deserialize(StrDeserializer::new(self.variant))?, self.behind))
     }
 }
 
-impl<'de> VariantAccess<'de> for Asked<'_> {
+impl<'de> VariantAccess<'de> for AskedPlace<'_> {
     type Error = Error;
 
     fn unit_variant(self) -> Result<(), Error> {
-        self.step(Question::Plain("unit")).and_then(|_| Err(no_value()))
+        self.step(PlaceQuestion::Plain("unit")).and_then(|_| Err(no_value()))
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Error> {
