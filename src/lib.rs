@@ -56,7 +56,7 @@ pub use elastic_collectives::{
     ReduceOp, ShardDeal, ShardFold, wire::OperationKind,
 };
 pub use elastic_protocol::messages::InvalidReport;
-pub use elastic_worker::state::sampler::InvalidBatchPlan;
+pub use elastic_worker::state::sampler::{InvalidBatchPlan, TooManyPasses};
 pub use elastic_worker::state::training::{
     Batch, BatchPlan, Batches, DataShard, Dataset, DeviceError, DeviceMemory, Error, Group,
     Pending, Result, Sampler, Section, ShapedArray, ShardedStep, ShardedSteps, State, Worker, bulk,

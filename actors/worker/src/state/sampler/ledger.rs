@@ -25,6 +25,26 @@ struct PassEntry {
     consumed: u64,
 }
 
+impl PassEntry {
+    const fn is_finished(&self) -> bool {
+        self.consumed >= self.course.length
+    }
+}
+
+/// A pass cannot begin: as many are unfinished as the ledger holds.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error(
+    "the pass {name:?} through {length} samples cannot begin: {} passes are unfinished, and a commit holds no more; walk passes to \
+     their end, or give those that are broken off one name and another epoch number each time",
+    SampleLedger::ENTRIES_MAX
+)]
+pub struct TooManyPasses {
+    /// The name of the pass.
+    pub name: String,
+    /// Its number of samples.
+    pub length: u64,
+}
+
 /// The progress of each course; the course that was used last is at the end.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SampleLedger {
@@ -32,15 +52,35 @@ pub struct SampleLedger {
 }
 
 impl SampleLedger {
-    /// The most courses that are remembered. The least recently used one is forgotten first.
-    pub const ENTRIES_MAX: usize = 64;
+    /// The most courses that are remembered. Each takes about 10 bytes of each commit and those of its name: 1024 with names of 20
+    /// bytes take 30 KiB. Beyond it, the finished one that was used least recently is forgotten; an unfinished one never is.
+    pub const ENTRIES_MAX: usize = 1024;
 
     /// The number of finished samples of this epoch; 0 unless it is the epoch that the course began last.
     pub fn consumed(&self, course: &DataPass, epoch: u64) -> u64 {
-        self.entries
-            .iter()
-            .find(|entry| entry.course == *course && entry.epoch == epoch)
-            .map_or(0, |entry| entry.consumed)
+        self.place(course, epoch).unwrap_or(0)
+    }
+
+    /// The same; `None` unless it is the epoch that the course began last, or if the course is forgotten.
+    pub fn place(&self, course: &DataPass, epoch: u64) -> Option<u64> {
+        let is_held = |entry: &&PassEntry| entry.course == *course && entry.epoch == epoch;
+        self.entries.iter().find(is_held).map(|entry| entry.consumed)
+    }
+
+    /// Notes that a course begins, unless it has begun before.
+    ///
+    /// # Errors
+    /// [`TooManyPasses`]: [`ENTRIES_MAX`](Self::ENTRIES_MAX) others are unfinished.
+    pub fn begin(&mut self, course: &DataPass, epoch: u64) -> Result<(), TooManyPasses> {
+        if self.entries.iter().any(|entry| entry.course == *course) {
+            return Ok(());
+        }
+        let is_full = self.entries.len() >= Self::ENTRIES_MAX;
+        if is_full && !self.entries.iter().any(PassEntry::is_finished) {
+            return Err(TooManyPasses { name: course.name.clone(), length: course.length });
+        }
+        self.advance(course, epoch, 0);
+        Ok(())
     }
 
     /// Checks that no pass by this name, through the same data, was made with another batch plan.
@@ -73,19 +113,23 @@ impl SampleLedger {
         Some((other.consumed, other.course.length))
     }
 
-    /// Notes the number of finished samples of this epoch.
+    /// Notes the number of finished samples of this epoch. It never forgets an unfinished course, so the ledger of a program that
+    /// calls no [`begin`](Self::begin) grows with its unfinished courses.
     pub fn advance(&mut self, course: &DataPass, epoch: u64, consumed: u64) {
-        if let Some(last) = self.entries.last_mut()
-            && last.course == *course
-        {
+        match self.entries.iter().rposition(|entry| entry.course == *course) {
+            Some(at) => self.entries[at..].rotate_left(1),
+            None => {
+                if self.entries.len() >= Self::ENTRIES_MAX
+                    && let Some(oldest) = self.entries.iter().position(PassEntry::is_finished)
+                {
+                    self.entries.remove(oldest);
+                }
+                self.entries.push(PassEntry { course: course.clone(), epoch, consumed });
+            }
+        }
+        if let Some(last) = self.entries.last_mut() {
             (last.epoch, last.consumed) = (epoch, consumed);
-            return;
         }
-        self.entries.retain(|entry| entry.course != *course);
-        if self.entries.len() >= Self::ENTRIES_MAX {
-            self.entries.remove(0);
-        }
-        self.entries.push(PassEntry { course: course.clone(), epoch, consumed });
     }
 }
 
@@ -145,13 +189,44 @@ mod tests {
         assert_eq!(ledger.other_length(&course(101), 2), None, "one that has begun");
     }
 
+    fn named(number: usize) -> DataPass {
+        DataPass { name: format!("task {number}"), ..course(20) }
+    }
+
     #[test]
-    fn it_does_not_grow_without_end() {
+    fn finished_passes_do_not_make_it_grow_without_end() {
         let mut ledger = SampleLedger::default();
-        for length in 0..1_000 {
-            ledger.advance(&course(length), 0, 1);
+        ledger.advance(&course(7), 3, 5);
+        for number in 0..2 * SampleLedger::ENTRIES_MAX {
+            assert_eq!(ledger.begin(&named(number), 0), Ok(()));
+            ledger.advance(&named(number), 0, 20);
         }
         assert_eq!(ledger.entries.len(), SampleLedger::ENTRIES_MAX);
-        assert_eq!(ledger.consumed(&course(999), 0), 1);
+        assert_eq!(ledger.place(&named(0), 0), None, "the oldest");
+        assert_eq!(ledger.place(&named(2 * SampleLedger::ENTRIES_MAX - 1), 0), Some(20));
+        assert_eq!(ledger.consumed(&course(7), 3), 5, "unfinished, and the oldest of all");
+    }
+
+    #[test]
+    fn h_23_an_unfinished_pass_is_never_forgotten_and_one_too_many_is_refused() {
+        let mut ledger = SampleLedger::default();
+        let all = 0..SampleLedger::ENTRIES_MAX;
+        for consumed in [5, 10] {
+            for number in all.clone() {
+                assert_eq!(ledger.begin(&named(number), 0), Ok(()));
+                ledger.advance(&named(number), 0, consumed);
+            }
+        }
+        assert!(all.clone().all(|number| ledger.consumed(&named(number), 0) == 10));
+        let refused = ledger.begin(&named(all.end), 0).map_err(|error| error.to_string());
+        let said = |error: &String| error.contains("1024 passes") && error.contains("task 1024");
+        assert!(refused.as_ref().is_err_and(said), "{refused:?}");
+        assert_eq!(ledger.begin(&named(3), 1), Ok(()), "one that it holds");
+        ledger.advance(&named(9), 0, 20);
+        assert_eq!(ledger.begin(&named(all.end), 0), Ok(()), "in the place of a finished one");
+        assert_eq!(ledger.place(&named(9), 0), None);
+        // As the samplers of a Python program, all of which are in its state.
+        ledger.advance(&named(all.end + 1), 0, 5);
+        assert_eq!(ledger.entries.len(), all.end + 1);
     }
 }

@@ -18,7 +18,7 @@ mod property_tests;
 mod share;
 
 pub use elastic_collectives::{ReduceOp, ShardDeal, ShardFold, are_siblings, fold_partial};
-pub use ledger::{DataPass, SampleLedger};
+pub use ledger::{DataPass, SampleLedger, TooManyPasses};
 pub use permutation::permutation;
 pub use plan::{InvalidBatchPlan, LedgerPlan, shard_seed, shard_seeds};
 pub use share::{StepShare, share, share_of_global};

@@ -105,6 +105,9 @@ impl Dataset for usize {
 /// or an interrupt has kept are not given again; samples that an abort undid are. Every rank gets equally many batches.
 /// The last batch of an epoch holds an even share of the remaining samples, so it may be smaller, or empty if fewer
 /// samples are left than there are ranks; see [`Batch::weight`].
+///
+/// A batch that was drawn counts as done at the next commit, so one that is drawn ahead (`peekable()`, `collect()`) is lost if a
+/// worker is lost before it is trained; see [`Worker::sampler`].
 #[must_use = "a sampler does nothing until it is walked through"]
 pub struct Sampler<'a, D: ?Sized> {
     worker: &'a Worker,
@@ -131,7 +134,8 @@ impl<'a, D: Dataset + ?Sized> Sampler<'a, D> {
         self
     }
 
-    /// Keeps the data set's own order, in every epoch.
+    /// Keeps the data set's own order, in every epoch. A validation that is repeated needs another epoch number each time, or a
+    /// name by its count: a second pass under the same ones has no samples.
     pub const fn in_order(mut self) -> Self {
         self.seed = None;
         self
@@ -149,11 +153,18 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
     type Item = Batch<'a, D>;
     type IntoIter = Batches<'a, D>;
 
+    /// Begins the pass, or goes on with it.
+    ///
+    /// # Panics
+    /// 1024 other passes are unfinished: the ledger, and so each commit, holds no more. The message names the limit and the way
+    /// out.
     fn into_iter(self) -> Batches<'a, D> {
         let length = self.data.len() as u64;
         let order = EpochOrder::new(length, self.seed, self.epoch);
         let course = DataPass { name: self.name, length, seed: self.seed, plan: None };
-        self.worker.tell_other_data(&course, self.epoch);
+        if let Err(error) = self.worker.begin_pass(&course, self.epoch) {
+            panic!("{error}");
+        }
         Batches {
             course,
             worker: self.worker,
@@ -161,6 +172,7 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
             batch_size: self.batch_size as u64,
             epoch: self.epoch,
             order,
+            gave_last: false,
         }
     }
 }
@@ -193,11 +205,13 @@ pub struct Batches<'a, D: ?Sized> {
     epoch: u64,
     course: DataPass,
     order: EpochOrder,
+    /// Whether the epoch's last batch was given. The ledger may have forgotten the pass since.
+    gave_last: bool,
 }
 
 impl<D: ?Sized> Batches<'_, D> {
     fn next_share(&self) -> Option<StepShare> {
-        let consumed = self.worker.ledger().borrow().consumed(&self.course, self.epoch);
+        let consumed = self.worker.place_of(&self.course, self.epoch, self.gave_last);
         let (size, rank) = (self.worker.size(), self.worker.rank());
         share(consumed, self.course.length, self.batch_size, size, rank)
     }
@@ -207,9 +221,12 @@ impl<'a, D: Dataset + ?Sized> Iterator for Batches<'a, D> {
     type Item = Batch<'a, D>;
 
     fn next(&mut self) -> Option<Batch<'a, D>> {
-        let share = self.next_share()?;
+        let Some(share) = self.next_share() else {
+            return None;
+        };
         self.worker.draw();
         self.worker.ledger().borrow_mut().advance(&self.course, self.epoch, share.global.end);
+        self.gave_last = share.global.end >= self.course.length;
         Some(Batch {
             data: self.data,
             indices: self.order.indices(share.local.clone()),

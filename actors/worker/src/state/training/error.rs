@@ -9,7 +9,7 @@ use elastic_protocol::messages::InvalidReport;
 
 use super::device::DeviceError;
 use crate::state::environment::InvalidEnvironment;
-use crate::state::sampler::InvalidBatchPlan;
+use crate::state::sampler::{InvalidBatchPlan, TooManyPasses};
 
 /// The result of the functions that a training program calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -109,6 +109,9 @@ pub enum Error {
     /// The batch plan cannot be carried out.
     #[error("the batch plan cannot be carried out")]
     BatchPlan(#[from] InvalidBatchPlan),
+    /// More passes through data are unfinished than a commit holds.
+    #[error("a pass through the data cannot begin")]
+    Passes(#[from] TooManyPasses),
     /// The program reported a value that cannot be shown; the generation goes on.
     #[error("a value cannot be shown")]
     Report(#[from] InvalidReport),

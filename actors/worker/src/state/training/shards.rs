@@ -48,7 +48,7 @@ impl BatchPlan {
         self
     }
 
-    /// Keeps the data set's own order, in every epoch.
+    /// Keeps the data set's own order, in every epoch. A second pass under the same epoch number and name has no steps.
     pub const fn in_order(mut self) -> Self {
         self.is_in_order = true;
         self
@@ -65,7 +65,8 @@ impl BatchPlan {
 /// The remaining steps of an epoch. Every rank makes equally many.
 ///
 /// Every sample is in one shard of one step once an epoch, even if the world changes meanwhile. Samples that a commit
-/// or an interrupt has kept are not given again; samples that an abort undid are, in the same steps and shards.
+/// or an interrupt has kept are not given again; samples that an abort undid are, in the same steps and shards. A step that was
+/// drawn counts as done at the next commit, so one that is drawn ahead is lost if a worker is lost before it is trained.
 #[must_use = "steps do nothing until they are walked through"]
 pub struct ShardedSteps<'a, D: ?Sized> {
     worker: &'a Worker,
@@ -76,6 +77,8 @@ pub struct ShardedSteps<'a, D: ?Sized> {
     seed: u64,
     deal: Rc<ShardDeal>,
     order: EpochOrder,
+    /// Whether the epoch's last step was given. The ledger may have forgotten the pass since.
+    gave_last: bool,
 }
 
 impl<'a, D: Dataset + ?Sized> ShardedSteps<'a, D> {
@@ -91,14 +94,14 @@ impl<'a, D: Dataset + ?Sized> ShardedSteps<'a, D> {
         let of_order = (!is_in_order).then_some(seed);
         let course = DataPass { name, length, seed: of_order, plan: Some(plan) };
         worker.ledger().borrow().check_plan(&course)?;
-        worker.tell_other_data(&course, epoch);
+        worker.begin_pass(&course, epoch)?;
         let order = EpochOrder::new(length, of_order, epoch);
         let deal = Rc::new(worker.shard_deal(plan.shards));
-        Ok(Self { worker, data, course, plan, epoch, seed, deal, order })
+        Ok(Self { worker, data, course, plan, epoch, seed, deal, order, gave_last: false })
     }
 
     fn consumed(&self) -> u64 {
-        self.worker.ledger().borrow().consumed(&self.course, self.epoch)
+        self.worker.place_of(&self.course, self.epoch, self.gave_last)
     }
 }
 
@@ -108,9 +111,13 @@ impl<'a, D: Dataset + ?Sized> Iterator for ShardedSteps<'a, D> {
     fn next(&mut self) -> Option<ShardedStep<'a, D>> {
         let LedgerPlan { shards, global_batch } = self.plan;
         let (consumed, length) = (self.consumed(), self.course.length);
-        let global = share_of_global(consumed, length, global_batch, shards, 0)?.global;
+        let Some(share) = share_of_global(consumed, length, global_batch, shards, 0) else {
+            return None;
+        };
+        let global = share.global;
         self.worker.draw();
         self.worker.ledger().borrow_mut().advance(&self.course, self.epoch, global.end);
+        self.gave_last = global.end >= length;
         Some(ShardedStep {
             worker: self.worker,
             data: self.data,

@@ -18,7 +18,7 @@ use super::group::Group;
 use super::life::{GenerationEnd, GenerationLife};
 use super::shards::{BatchPlan, ShardedSteps};
 use crate::state::core::TrainingCommand;
-use crate::state::sampler::{DataPass, SampleLedger};
+use crate::state::sampler::{DataPass, SampleLedger, TooManyPasses};
 
 /// Ranks and sizes of one worker in one generation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -162,7 +162,17 @@ impl Worker {
     }
 
     /// Gives this rank's share of a data set, batch by batch. Each sample goes to one rank once an epoch, over
-    /// any changes of the world. `batch_size` is per worker. The progress is part of the commit.
+    /// any changes of the world. The progress is part of the commit.
+    ///
+    /// `batch_size` is per worker. All ranks give the same batch size, epoch number, name and seed: nothing compares them, and
+    /// ranks that differ in one train other samples than this promises.
+    ///
+    /// At most 1024 passes may be unfinished at a time; beyond that, the pass that
+    /// would begin panics.
+    ///
+    /// A batch counts as done at the next commit once it was drawn, trained or not. What draws ahead loses samples after a loss:
+    /// `peekable()`, `collect()`, a thread that loads the next batches. Draw a batch when the one before is trained; or draw some
+    /// ahead, and commit only where all that were drawn are trained.
     ///
     /// ```text
     /// for batch in worker.sampler(&DATA, 32, state.epoch) { … }
@@ -179,7 +189,9 @@ impl Worker {
     /// Goes through a data set by a batch plan: a step's global batch is fixed, and so are its logical shards. Ranks
     /// carry shards, so the trained state has the same bits in a world of any size, whether it divides the number of
     /// shards or not. See [`ShardedStep::all_reduce`](super::ShardedStep::all_reduce). The progress is part of the
-    /// commit.
+    /// commit. As with [`sampler`](Self::sampler), a step counts as done at the next commit once it was drawn, all ranks give the
+    /// same plan and epoch number: give it another one, or its plan
+    /// another name.
     ///
     /// ```text
     /// for step in worker.shards(&DATA, &plan, state.epoch)? { … }
@@ -188,6 +200,7 @@ impl Worker {
     /// # Errors
     /// [`BatchPlan`](super::Error::BatchPlan) if the plan cannot be carried out: in a world larger than the number of
     /// shards, against the driver's `--shards`, or by a state that was trained with another plan.
+    /// [`Passes`](super::Error::Passes) if 1024 other passes are unfinished: a commit holds no more.
     pub fn shards<'a, D: Dataset + ?Sized>(
         &'a self,
         data: &'a D,
@@ -349,9 +362,22 @@ impl Worker {
         self.drawn.set(self.drawn.get() + 1);
     }
 
+    /// Notes that a pass begins, or goes on, and warns of what may be a mistake.
+    pub(super) fn begin_pass(&self, course: &DataPass, epoch: u64) -> Result<(), TooManyPasses> {
+        self.tell_other_data(course, epoch);
+        self.ledger.borrow_mut().begin(course, epoch)
+    }
+
+    /// The number of samples of a pass that are done. `gave_last`: the pass has given all samples here, so that it is done also
+    /// if the ledger has forgotten it.
+    pub(super) fn place_of(&self, course: &DataPass, epoch: u64, gave_last: bool) -> u64 {
+        let forgotten = if gave_last { course.length } else { 0 };
+        self.ledger.borrow().place(course, epoch).unwrap_or(forgotten)
+    }
+
     /// Warns of a pass that begins although one of its name is unfinished through another number of samples: the ledger
     /// came from another rank, whose data set is another one than this rank's.
-    pub(super) fn tell_other_data(&self, course: &DataPass, epoch: u64) {
+    fn tell_other_data(&self, course: &DataPass, epoch: u64) {
         if let Some((finished, of)) = self.ledger.borrow().other_length(course, epoch) {
             let (name, samples, rank) = (&course.name, course.length, self.rank());
             warn!(

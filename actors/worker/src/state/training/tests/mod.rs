@@ -5,6 +5,7 @@ mod cluster;
 mod device;
 mod in_files;
 mod late;
+mod passes;
 mod program;
 mod resuming;
 mod saving;
