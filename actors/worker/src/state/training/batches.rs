@@ -222,6 +222,7 @@ impl<'a, D: Dataset + ?Sized> Iterator for Batches<'a, D> {
 
     fn next(&mut self) -> Option<Batch<'a, D>> {
         let Some(share) = self.next_share() else {
+            self.worker.end_pass(&self.course, self.epoch);
             return None;
         };
         self.worker.draw();

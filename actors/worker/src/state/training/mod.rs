@@ -33,6 +33,7 @@ mod sync;
 mod tests;
 mod transfer;
 mod undone;
+mod walked;
 mod worker;
 
 pub use batches::{Batch, Batches, Dataset, Sampler};

@@ -112,6 +112,7 @@ impl<'a, D: Dataset + ?Sized> Iterator for ShardedSteps<'a, D> {
         let LedgerPlan { shards, global_batch } = self.plan;
         let (consumed, length) = (self.consumed(), self.course.length);
         let Some(share) = share_of_global(consumed, length, global_batch, shards, 0) else {
+            self.worker.end_pass(&self.course, self.epoch);
             return None;
         };
         let global = share.global;

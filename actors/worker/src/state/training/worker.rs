@@ -17,6 +17,7 @@ use super::error::Result;
 use super::group::Group;
 use super::life::{GenerationEnd, GenerationLife};
 use super::shards::{BatchPlan, ShardedSteps};
+use super::walked::WalkedPasses;
 use crate::state::core::TrainingCommand;
 use crate::state::sampler::{DataPass, SampleLedger, TooManyPasses};
 
@@ -70,6 +71,8 @@ pub struct Worker {
     group: Group,
     life: Rc<GenerationLife>,
     ledger: Rc<RefCell<SampleLedger>>,
+    /// The passes through data that were walked to their end in this generation.
+    walked: RefCell<WalkedPasses>,
     boundary: Cell<u64>,
     committed: Cell<bool>,
     /// Steps begun and checks made since the last commit.
@@ -91,6 +94,7 @@ impl Worker {
             group,
             life,
             ledger,
+            walked: RefCell::default(),
             boundary: Cell::new(0),
             committed: Cell::new(false),
             drawn: Cell::new(0),
@@ -167,7 +171,9 @@ impl Worker {
     /// `batch_size` is per worker. All ranks give the same batch size, epoch number, name and seed: nothing compares them, and
     /// ranks that differ in one train other samples than this promises.
     ///
-    /// At most 1024 passes may be unfinished at a time; beyond that, the pass that
+    /// A pass gives its samples once. Walked through again under the same epoch number, name and seed it has none, which a warning
+    /// says once: give the next pass another epoch number, such as the count of validations or of steps, or a name of its own
+    /// (`.named(format!("validation {count}"))`). At most 1024 passes may be unfinished at a time; beyond that, the pass that
     /// would begin panics.
     ///
     /// A batch counts as done at the next commit once it was drawn, trained or not. What draws ahead loses samples after a loss:
@@ -190,7 +196,7 @@ impl Worker {
     /// carry shards, so the trained state has the same bits in a world of any size, whether it divides the number of
     /// shards or not. See [`ShardedStep::all_reduce`](super::ShardedStep::all_reduce). The progress is part of the
     /// commit. As with [`sampler`](Self::sampler), a step counts as done at the next commit once it was drawn, all ranks give the
-    /// same plan and epoch number: give it another one, or its plan
+    /// same plan and epoch number, and a second pass under the same epoch number has no steps: give it another one, or its plan
     /// another name.
     ///
     /// ```text
@@ -365,7 +371,30 @@ impl Worker {
     /// Notes that a pass begins, or goes on, and warns of what may be a mistake.
     pub(super) fn begin_pass(&self, course: &DataPass, epoch: u64) -> Result<(), TooManyPasses> {
         self.tell_other_data(course, epoch);
+        if self.begins_empty(course, epoch) {
+            let (name, rank) = (&course.name, self.rank());
+            warn!(
+                name,
+                epoch,
+                rank,
+                "epoch {epoch} of a pass through {} samples is done, and another pass over it has no samples: give the next pass \
+                 another epoch number, or a name of its own by `named`",
+                course.length
+            );
+        }
         self.ledger.borrow_mut().begin(course, epoch)
+    }
+
+    /// Whether a pass that was walked to its end in this generation begins again, which is to be told.
+    pub(super) fn begins_empty(&self, course: &DataPass, epoch: u64) -> bool {
+        let is_done =
+            course.length > 0 && self.ledger.borrow().consumed(course, epoch) >= course.length;
+        is_done && self.walked.borrow_mut().begins_again(course, epoch)
+    }
+
+    /// Notes that a pass has no more samples.
+    pub(super) fn end_pass(&self, course: &DataPass, epoch: u64) {
+        self.walked.borrow_mut().end(course, epoch);
     }
 
     /// The number of samples of a pass that are done. `gave_last`: the pass has given all samples here, so that it is done also

@@ -1,10 +1,14 @@
-//! Tests of passes through data, many at a time (H-23).
+//! Tests of passes through data: many at a time, and one that is walked through again (H-23).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use elastic_protocol::messages::{Ballot, SyncPlan};
+
 use super::super::batches::Batches;
 use super::super::{BatchPlan, Error, Membership, State, Worker, run_loop};
+use super::cluster::Cluster;
 use super::program::Training;
+use super::{FROM_0, nothing};
 use crate::state::sampler::{DataPass, SampleLedger};
 
 /// Samples of each pass: two batches.
@@ -76,4 +80,53 @@ fn h_23_a_pass_that_a_commit_cannot_hold_is_refused_with_the_limit_and_the_way_o
         Ok(())
     })
     .expect("nothing is lost");
+}
+
+/// A pass by ranks, without a name.
+fn pass(length: usize) -> DataPass {
+    DataPass { name: String::new(), length: length as u64, seed: Some(0), plan: None }
+}
+
+#[test]
+fn h_23_a_pass_that_was_walked_to_its_end_and_begins_again_is_warned_of() {
+    alone(|worker, _state| {
+        assert_eq!(worker.sampler(&SAMPLES, BATCH, 0).into_iter().take(1).count(), 1);
+        assert!(!worker.begins_empty(&pass(SAMPLES), 0), "it is not done");
+        assert_eq!(worker.sampler(&SAMPLES, BATCH, 0).into_iter().count(), 1, "the rest");
+        assert!(worker.begins_empty(&pass(SAMPLES), 0));
+        assert_eq!(worker.sampler(&SAMPLES, BATCH, 1).into_iter().count(), 2, "the way out");
+        assert_eq!(worker.sampler(&0, BATCH, 0).into_iter().count(), 0);
+        assert!(!worker.begins_empty(&pass(0), 0), "there is nothing to give");
+        let plan = BatchPlan::new(3).shards(1);
+        let steps = |epoch| worker.shards(&SAMPLES, &plan, epoch).map(Iterator::count);
+        assert_eq!((steps(0)?, steps(0)?, steps(1)?), (2, 0, 2));
+        Ok(())
+    })
+    .expect("nothing is lost");
+}
+
+#[test]
+fn h_23_a_pass_that_was_finished_before_a_reset_is_walked_through_again_without_a_warning() {
+    let mut cluster = Cluster::new();
+    let mut entered = 0;
+    let function = move |worker: &Worker, state: &mut State<Training>| {
+        entered += 1;
+        let is_told = worker.begins_empty(&pass(SAMPLES), 0);
+        assert!(!is_told, "no pass of this generation was before");
+        let batches = worker.sampler(&SAMPLES, BATCH, 0).into_iter().count();
+        if entered == 1 {
+            assert_eq!(batches, 2);
+            loop {
+                state.commit(worker)?;
+            }
+        }
+        assert_eq!(batches, 0, "it is done");
+        assert!(worker.begins_empty(&pass(SAMPLES), 0), "a second pass of this generation");
+        Ok(())
+    };
+    cluster.start(0, nothing, function);
+    cluster.begin(&[0], FROM_0, 0);
+    let commits = cluster.interrupt(&[0]);
+    cluster.begin(&[0], SyncPlan::Skip, commits[0].step.0);
+    cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
 }
