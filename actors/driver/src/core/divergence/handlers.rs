@@ -1,11 +1,13 @@
 //! Handlers of the members' digests, and answers to differences. Called by the handlers of workers' messages, when a
 //! generation begins to train, and at the end of a takeover.
 
+use std::collections::BTreeSet;
+
 use elastic_protocol::messages::{StateDigests, StatusReport};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{Stamp, Step, Time, WorkerId};
 
-use super::judging::{ArrayVerdict, judge};
+use super::judging::{ArrayVerdict, judge, ways_apart};
 use super::{
     ArrayStanding, CoveredSteps, DIFFERING_MAX, DifferingArray, PendingRepair, REPAIRS_MAX,
     ROTATION, SILENT_COMMITS_MAX, TENSORS_MAX, TOLD_MAX,
@@ -108,6 +110,12 @@ impl DriverCore {
             digests.sort_unstable();
             for of_tensor in digests.chunk_by(|a, b| a.tensor == b.tensor) {
                 let tensor = of_tensor[0].tensor;
+                if of_tensor[0].is_pass() {
+                    if let Some(ways) = ways_apart(of_tensor, members) {
+                        return self.end_apart(now, step, tensor, &ways);
+                    }
+                    continue;
+                }
                 found |= self.take_verdict(step, tensor, judge(of_tensor, members), members);
             }
         }
@@ -123,6 +131,27 @@ impl DriverCore {
         if found {
             self.answer_divergence(now);
         }
+    }
+
+    /// Ends the job: the members go through a sampler's pass in different ways, so samples are lost and others given twice.
+    fn end_apart(&mut self, now: Time, step: u64, pass: u64, ways: &[(u64, BTreeSet<u32>)]) {
+        let in_words = |(way, ranks): &(u64, BTreeSet<u32>)| {
+            let named: Vec<String> =
+                ranks.iter().take(StatusReport::DIVERGENCE_MAX).map(u32::to_string).collect();
+            let more = ranks.len() - named.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let noun = if ranks.len() > 1 { "ranks" } else { "rank" };
+            format!("{} on {noun} {}{more}", self.divergence.name(*way), named.join(", "))
+        };
+        let said = ways.iter().take(StatusReport::DIVERGENCE_MAX).map(in_words);
+        let said = said.collect::<Vec<_>>().join("; ");
+        let pass = self.divergence.name(pass);
+        let reason = format!(
+            "the ranks' places in the data differ at commit {step}: they go through the {pass} by {said}"
+        );
+        let hint = "all ranks give a sampler the same batch size, seed and epoch number, and commit at the same steps; ranks that go \
+                    through data of their own name their passes apart by `named`";
+        self.fail(now, &reason, Some(hint));
     }
 
     /// Notes the result of a comparison of an array. Returns whether a member was found to differ.

@@ -1,6 +1,6 @@
 //! Compares the members' digests of one array in one step. Called by `handlers`, once all members have sent theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elastic_protocol::messages::TensorDigest;
 use elastic_protocol::planted::{Bug, is_planted};
@@ -32,6 +32,31 @@ impl RankDigest {
         let TensorDigest { tensor, digest, changed, .. } = digest;
         Self { tensor, rank, digest, changed }
     }
+
+    /// Whether it is about a sampler's pass.
+    pub(super) const fn is_pass(&self) -> bool {
+        TensorDigest::is_pass_id(self.tensor)
+    }
+}
+
+/// The ways in which the members go through a sampler's pass, each with its ranks, if they go through it apart: all of them have drawn
+/// from it, and not one way is common to all. A member that has drawn from it in several ways has sent a digest of each.
+pub(super) fn ways_apart(
+    digests: &[RankDigest],
+    members: u32,
+) -> Option<Vec<(u64, BTreeSet<u32>)>> {
+    let mut ways: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+    for digest in digests {
+        ways.entry(digest.digest).or_default().insert(digest.rank);
+    }
+    let ranks: BTreeSet<u32> = ways.values().flatten().copied().collect();
+    let is_common = |ranks: &BTreeSet<u32>| ranks.len() >= members as usize;
+    if !is_common(&ranks) || ways.values().any(is_common) {
+        return None;
+    }
+    let mut ways: Vec<_> = ways.into_iter().collect();
+    ways.sort_by_key(|(_, ranks)| ranks.first().copied());
+    Some(ways)
 }
 
 /// Compares the digests of one array, at most one of each rank.
@@ -71,6 +96,20 @@ mod tests {
             RankDigest::new(rank as u32, digest)
         };
         judge(&digests.iter().enumerate().map(of).collect::<Vec<_>>(), members)
+    }
+
+    #[test]
+    fn h_23_ranks_go_through_a_pass_apart_if_all_draw_from_it_and_no_way_is_common_to_all() {
+        let apart = |ways: &[(u32, u64)]| {
+            let told = |digest| TensorDigest { step: 1, tensor: 5, digest, changed: true };
+            let of = |(rank, way): &(u32, u64)| RankDigest::new(*rank, told(*way));
+            ways_apart(&ways.iter().map(of).collect::<Vec<_>>(), 3)
+        };
+        assert_eq!(apart(&[(0, 7), (1, 7), (2, 7)]), None);
+        assert_eq!(apart(&[(0, 7), (0, 8)]), None, "a pass of rank 0 only");
+        assert_eq!(apart(&[(0, 7), (0, 8), (1, 7), (2, 7)]), None, "and one more of rank 0");
+        let ways = apart(&[(0, 9), (1, 7), (2, 9)]).expect("rank 1 goes its own way");
+        assert_eq!(ways, [(9, BTreeSet::from([0, 2])), (7, BTreeSet::from([1]))]);
     }
 
     #[test]

@@ -412,3 +412,54 @@ fn more_digests_than_a_message_may_have_are_dropped() {
     job.tell(&worker, 0, StateDigests::DIGESTS_MAX as u64 + 1, alike);
     assert_eq!(job.status().dropped_messages, dropped + 1);
 }
+
+/// All ranks train, and go through a pass as a test says.
+fn drawing(job: &mut ReplicatedJob, way: impl Fn(u32) -> Option<&'static str>) {
+    job.step += 1;
+    let (since, through) = (job.step - 1, job.step);
+    let members = job.cluster.members();
+    job.cluster.train(1);
+    let pass = TensorDigest::pass_id(3);
+    for worker in members {
+        let way = way(job.rank_of(&worker));
+        let id = |way: &str| TensorDigest::pass_id(way.len() as u64);
+        let told =
+            |way| TensorDigest { step: through, tensor: pass, digest: id(way), changed: true };
+        let named = |way: &'static str| {
+            [(pass, "pass \"\" through 480 samples"), (id(way), way)]
+                .map(|(id, words)| TensorName { id, tensor: words.to_owned() })
+        };
+        let digests = way.map(told).into_iter().collect();
+        let names = way.into_iter().flat_map(named).collect();
+        let message = WorkerToDriver::Progress {
+            stamp: job.cluster.stamp(),
+            step: Step(through),
+            note: String::new(),
+            reported: ReportedValues::default(),
+            steps: None,
+            links: Vec::new(),
+            digests: Some(StateDigests { since, through, digests, names }),
+        };
+        job.cluster.say(&worker, message);
+        job.cluster.settle();
+    }
+}
+
+#[test]
+fn h_23_a_job_whose_ranks_go_through_a_pass_apart_fails_with_the_values_of_each() {
+    let mut job = ReplicatedJob::answering(&["a", "b", "c"], OnDivergence::Tell);
+    drawing(&mut job, |_| Some("batches of 4, seed 5"));
+    drawing(&mut job, |rank| (rank == 0).then_some("batches of 16, in order"));
+    assert!(job.cluster.result.is_none(), "a validation on rank 0 is no difference");
+    assert!(job.status().not_compared.is_empty(), "and nothing that is told");
+    drawing(&mut job, |rank| {
+        Some(["batches of 16, seed 5", "batches of 4, seed 5"][(rank.min(1)) as usize])
+    });
+    let result = job.cluster.result.as_ref().expect("it failed");
+    assert_eq!(
+        result.reason,
+        "the ranks' places in the data differ at commit 3: they go through the pass \"\" through 480 samples by batches of 16, \
+         seed 5 on rank 0; batches of 4, seed 5 on ranks 1, 2"
+    );
+    assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("`named`")), "{result:?}");
+}

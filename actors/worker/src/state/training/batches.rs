@@ -225,7 +225,7 @@ impl<'a, D: Dataset + ?Sized> Iterator for Batches<'a, D> {
             self.worker.end_pass(&self.course, self.epoch);
             return None;
         };
-        self.worker.draw();
+        self.worker.draw(&self.course, self.epoch, Some(self.batch_size));
         self.worker.ledger().borrow_mut().advance(&self.course, self.epoch, share.global.end);
         self.gave_last = share.global.end >= self.course.length;
         Some(Batch {

@@ -5,7 +5,7 @@
 //! The step, the array's name and the size of the state determine the part that is due. It is thus the same on all
 //! ranks that hold the same arrays, and further arrays of one rank do not disturb the others. Only arrays of fractions
 //! are compared: weights, moments, averages. Arrays of integers are counters, keys and states of random generators,
-//! which may differ between ranks. The same holds for values that are no arrays.
+//! which may differ between ranks. The same holds for values that are no arrays. The passes of samplers are compared with them.
 
 use std::ops::Range;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -17,6 +17,7 @@ use elastic_protocol::messages::{StateDigests, TensorDigest, TensorName};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::checkpoint::tensors::NotedArrays;
+use super::drawn::DrawnPass;
 use crate::state::core::prefix;
 
 /// Most commits until every part has been due.
@@ -88,6 +89,7 @@ struct DuePart {
 pub(super) struct DueParts {
     parts: Vec<DuePart>,
     names: Vec<TensorName>,
+    passes: Vec<DrawnPass>,
 }
 
 /// A commit's bytes and the arrays in them.
@@ -138,6 +140,11 @@ impl DueParts {
         due
     }
 
+    /// With the passes that the commit's steps were drawn from.
+    pub(super) fn with_passes(self, passes: Vec<DrawnPass>) -> Self {
+        Self { passes, ..self }
+    }
+
     /// Number of bytes that are due.
     fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.at.len()).sum()
@@ -150,9 +157,15 @@ impl DueParts {
             let digest = xxh3_64_with_seed(bytes.get(at).unwrap_or_default(), seed);
             TensorDigest { step: step.0, tensor, digest, changed }
         };
-        let digests = self.parts.into_iter().map(digest).collect();
         let since = step.0.saturating_sub(1);
-        StateDigests { since, through: step.0, digests, names: self.names }
+        let mut digests = StateDigests { since, through: step.0, ..StateDigests::default() };
+        for pass in &self.passes {
+            pass.digest_into(step.0, &mut digests);
+        }
+        digests.digests.extend(self.parts.into_iter().map(digest));
+        digests.names.extend(self.names);
+        digests.names.truncate(StateDigests::NAMES_MAX);
+        digests
     }
 }
 

@@ -10,6 +10,7 @@ mod control;
 mod cpu;
 mod device;
 mod digests;
+mod drawn;
 mod error;
 mod fields;
 mod group;

@@ -116,7 +116,7 @@ impl<'a, D: Dataset + ?Sized> Iterator for ShardedSteps<'a, D> {
             return None;
         };
         let global = share.global;
-        self.worker.draw();
+        self.worker.draw(&self.course, self.epoch, None);
         self.worker.ledger().borrow_mut().advance(&self.course, self.epoch, global.end);
         self.gave_last = global.end >= length;
         Some(ShardedStep {

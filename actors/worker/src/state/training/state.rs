@@ -21,6 +21,7 @@ use super::checkpoint::{LoadedCommit, SaveOrder, SavedCommit};
 use super::control::TrainingControl;
 use super::device::DeviceMemory;
 use super::digests::{ArraysOf, DueParts, left_out};
+use super::drawn::ComparedCommit;
 use super::error::{Error, Result};
 use super::late::{self, FilledCommit, GapFiller};
 use super::restored::decode;
@@ -78,8 +79,8 @@ struct PendingCommit {
     step: Step,
     save: Option<PendingSave>,
     arrays: NotedArrays,
-    /// The control that takes its digests, and whether they carry the names of arrays.
-    digests: Option<(Rc<TrainingControl>, bool)>,
+    /// Of a commit that is compared between the ranks.
+    compared: Option<ComparedCommit>,
 }
 
 /// The encoded part of a pending commit.
@@ -93,8 +94,8 @@ enum PendingBytes {
 #[derive(Default)]
 struct CommitUses {
     save: Option<(Rc<TrainingControl>, SaveOrder)>,
-    /// The control that takes its digests, and whether they carry the names of arrays.
-    digests: Option<(Rc<TrainingControl>, bool)>,
+    /// If it is compared between the ranks.
+    compared: Option<ComparedCommit>,
 }
 
 /// A commit that is to be saved as a checkpoint, once it is complete.
@@ -157,7 +158,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         self.enter_generation(worker.stamp().generation);
         let next = Step(self.step().0 + 1);
         let stop = || worker.alive().err().map(|error| error.to_string());
-        let uses = CommitUses { save: worker.checkpoint_due(next), digests: worker.digests() };
+        let uses = CommitUses { save: worker.checkpoint_due(next), compared: worker.compared() };
         let began = worker.step_clock();
         self.save_as(next, &stop, uses).map_err(|error| worker.alive().err().unwrap_or(error))?;
         worker.note_commit_since(began);
@@ -225,7 +226,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         control: &Rc<TrainingControl>,
         order: SaveOrder,
     ) -> Result<()> {
-        let uses = CommitUses { save: Some((Rc::clone(control), order)), digests: None };
+        let uses = CommitUses { save: Some((Rc::clone(control), order)), compared: None };
         self.settle();
         self.refresh()?;
         self.save_as(self.step(), &|| None, uses)?;
@@ -245,8 +246,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         let live = self.live.as_ref().expect(LIVE);
         let lengths = lengths_of(&self.device);
         let ledger = self.ledger.borrow();
-        let CommitUses { save, digests } = uses;
-        let (encoded, arrays) = match (&save, &digests) {
+        let CommitUses { save, compared } = uses;
+        let (encoded, arrays) = match (&save, &compared) {
             (None, None) => {
                 let encoded = self.snapshot.encode(&(&lengths, &*ledger, live))?;
                 (encoded, NotedArrays::default())
@@ -258,7 +259,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             PendingSave { control, order, tensors: arrays.tensors.clone(), position }
         });
         drop(ledger);
-        if digests.as_ref().is_some_and(|(_, is_named)| *is_named) {
+        if compared.as_ref().is_some_and(|compared| compared.is_named) {
             self.tell_left_out(&arrays);
         }
         let begun = self.device.iter_mut().try_for_each(|memory| memory.begin_commit(stop));
@@ -277,7 +278,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         };
         let is_whole = matches!(bytes, PendingBytes::Whole(_)) && self.device.is_empty();
         let generation = self.generation;
-        self.pending = Some(PendingCommit { bytes, generation, step, save, arrays, digests });
+        self.pending = Some(PendingCommit { bytes, generation, step, save, arrays, compared });
         (self.changed, self.stale) = (false, false);
         if is_whole {
             self.settle();
@@ -289,7 +290,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     /// way.
     pub(super) fn settle(&mut self) {
         let Some(pending) = self.pending.take() else { return };
-        let PendingCommit { bytes, generation, step, save, arrays, digests } = pending;
+        let PendingCommit { bytes, generation, step, save, arrays, compared } = pending;
         let (bytes, filled) = match bytes {
             PendingBytes::Whole(bytes) => (bytes, Ok(())),
             PendingBytes::Filling(filled) => late::wait(&filled),
@@ -312,11 +313,11 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             }
         }
         self.device.iter_mut().for_each(|memory| memory.keep_commit());
-        let due = digests.map(|(control, is_named)| {
+        let due = compared.map(|ComparedCommit { control, is_named, passes }| {
             let commit = ArraysOf { bytes: &bytes, arrays: &arrays };
             let before = self.snapshot.bytes().unwrap_or_default();
             let before = ArraysOf { bytes: before, arrays: &self.arrays };
-            (control, DueParts::of(step, commit, before, is_named))
+            (control, DueParts::of(step, commit, before, is_named).with_passes(passes))
         });
         self.snapshot.replace(bytes, generation, step, None);
         self.arrays = arrays;

@@ -13,6 +13,7 @@ use tracing::warn;
 use super::batches::{Dataset, Sampler};
 use super::checkpoint::SaveOrder;
 use super::control::{ThreadMessage, TrainingControl};
+use super::drawn::{ComparedCommit, DrawnPasses};
 use super::error::Result;
 use super::group::Group;
 use super::life::{GenerationEnd, GenerationLife};
@@ -73,6 +74,8 @@ pub struct Worker {
     ledger: Rc<RefCell<SampleLedger>>,
     /// The passes through data that were walked to their end in this generation.
     walked: RefCell<WalkedPasses>,
+    /// The passes that were drawn from since the last commit.
+    passes: RefCell<DrawnPasses>,
     boundary: Cell<u64>,
     committed: Cell<bool>,
     /// Steps begun and checks made since the last commit.
@@ -95,6 +98,7 @@ impl Worker {
             life,
             ledger,
             walked: RefCell::default(),
+            passes: RefCell::default(),
             boundary: Cell::new(0),
             committed: Cell::new(false),
             drawn: Cell::new(0),
@@ -168,8 +172,9 @@ impl Worker {
     /// Gives this rank's share of a data set, batch by batch. Each sample goes to one rank once an epoch, over
     /// any changes of the world. The progress is part of the commit.
     ///
-    /// `batch_size` is per worker. All ranks give the same batch size, epoch number, name and seed: nothing compares them, and
-    /// ranks that differ in one train other samples than this promises.
+    /// `batch_size` is per worker. All ranks give the same batch size, epoch number and seed: the driver compares them at each
+    /// commit, and ends the job where they differ. Ranks that go through data of their own name their passes apart. A pass that only
+    /// some ranks go through, such as a validation on rank 0, is not compared.
     ///
     /// A pass gives its samples once. Walked through again under the same epoch number, name and seed it has none, which a warning
     /// says once: give the next pass another epoch number, such as the count of validations or of steps, or a name of its own
@@ -279,11 +284,12 @@ impl Worker {
         Some((Rc::clone(control), order))
     }
 
-    /// The control that takes the digests of commits, and whether they carry the names of arrays. `None` without a
-    /// driver, or without another rank with whose replica they are compared.
-    pub(super) fn digests(&self) -> Option<(Rc<TrainingControl>, bool)> {
+    /// What is compared of the commit that is made now. `None` without a driver, or without another rank with whose replica it is
+    /// compared.
+    pub(super) fn compared(&self) -> Option<ComparedCommit> {
+        let passes = self.passes.borrow_mut().take();
         let control = self.life.control().filter(|_| self.size() > 1)?;
-        Some((Rc::clone(control), self.rank() == 0))
+        Some(ComparedCommit { control: Rc::clone(control), is_named: self.rank() == 0, passes })
     }
 
     /// Notes that the training thread has waited for data, for so long: goodput has that time in a bucket of its own.
@@ -363,9 +369,10 @@ impl Worker {
         })
     }
 
-    /// Notes that the sampler gave a batch out.
-    pub(super) fn draw(&self) {
+    /// Notes that the sampler gave a batch out, which has so many samples on each rank unless the course's plan decides it.
+    pub(super) fn draw(&self, course: &DataPass, epoch: u64, batch_size: Option<u64>) {
         self.drawn.set(self.drawn.get() + 1);
+        self.passes.borrow_mut().draw(course, epoch, batch_size);
     }
 
     /// Notes that a pass begins, or goes on, and warns of what may be a mistake.
