@@ -19,7 +19,7 @@ use super::group::Group;
 use super::life::{GenerationEnd, GenerationLife};
 use super::shards::{BatchPlan, ShardedSteps};
 use super::walked::WalkedPasses;
-use crate::state::core::TrainingCommand;
+use crate::state::core::{TrainingCommand, TrainingEvent};
 use crate::state::sampler::{DataPass, SampleLedger, TooManyPasses};
 
 /// Ranks and sizes of one worker in one generation.
@@ -379,15 +379,16 @@ impl Worker {
     pub(super) fn begin_pass(&self, course: &DataPass, epoch: u64) -> Result<(), TooManyPasses> {
         self.tell_other_data(course, epoch);
         if self.begins_empty(course, epoch) {
-            let (name, rank) = (&course.name, self.rank());
-            warn!(
-                name,
-                epoch,
-                rank,
-                "epoch {epoch} of a pass through {} samples is done, and another pass over it has no samples: give the next pass \
-                 another epoch number, or a name of its own by `named`",
-                course.length
+            let (DataPass { name, length, .. }, rank) = (course, self.rank());
+            let text = format!(
+                "epoch {epoch} of the pass {name:?} through {length} samples is done, and another pass over it has no samples: give the \
+                 next pass another epoch number, or a name of its own by `named`"
             );
+            warn!(rank, "{text}");
+            // The driver's log has it, since a program need not show its own.
+            if let Some(control) = self.life.control() {
+                control.event(TrainingEvent::Warned { text });
+            }
         }
         self.ledger.borrow_mut().begin(course, epoch)
     }
