@@ -21,14 +21,14 @@ pub struct TensorDigest {
 const PASS_MARK: u64 = 0x7061_7373;
 
 impl TensorDigest {
-    /// The number of a sampler's pass, or of a way through it, whose words have this hash. All ranks must go through a pass in the same
-    /// way, and it is no array.
+    /// The number of a sampler's pass, or of a way through it, whose words have this hash. All ranks must go through a pass in
+    /// the same way, and it is no array.
     pub const fn pass_id(hash: u64) -> u64 {
         PASS_MARK << 32 | hash & u32::MAX as u64
     }
 
-    /// Whether a digest's `tensor` is the number of a sampler's pass. The `digest` is then the number of the way through it; both have
-    /// names in words, which each rank sends.
+    /// Whether a digest's `tensor` is the number of a sampler's pass. The `digest` is then the number of the way through it; both
+    /// have names in words, which each rank sends.
     pub const fn is_pass_id(tensor: u64) -> bool {
         tensor >> 32 == PASS_MARK
     }
@@ -52,7 +52,8 @@ pub struct StateDigests {
     pub through: u64,
     /// The digests, by step; at most [`StateDigests::DIGESTS_MAX`].
     pub digests: Vec<TensorDigest>,
-    /// The names of arrays that are among them, from rank 0 only, and those of passes, from each rank; at most [`StateDigests::NAMES_MAX`].
+    /// The names of arrays that are among them, from rank 0 only, and those of passes, from each rank; at most
+    /// [`StateDigests::NAMES_MAX`].
     pub names: Vec<TensorName>,
 }
 

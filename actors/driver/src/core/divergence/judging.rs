@@ -39,8 +39,8 @@ impl RankDigest {
     }
 }
 
-/// The ways in which the members go through a sampler's pass, each with its ranks, if they go through it apart: all of them have drawn
-/// from it, and not one way is common to all. A member that has drawn from it in several ways has sent a digest of each.
+/// The ways in which the members go through a sampler's pass, each with its ranks, if they go through it apart: all of them have
+/// drawn from it, and not one way is common to all. A member that has drawn from it in several ways has sent a digest of each.
 pub(super) fn ways_apart(
     digests: &[RankDigest],
     members: u32,

@@ -52,8 +52,8 @@ pub struct SampleLedger {
 }
 
 impl SampleLedger {
-    /// The most courses that are remembered. Each takes about 10 bytes of each commit and those of its name: 1024 with names of 20
-    /// bytes take 30 KiB. Beyond it, the finished one that was used least recently is forgotten; an unfinished one never is.
+    /// The most courses that are remembered. Each takes about 10 bytes of each commit and those of its name: 1024 with names of
+    /// 20 bytes take 30 KiB. Beyond it, the finished one that was used least recently is forgotten; an unfinished one never is.
     pub const ENTRIES_MAX: usize = 1024;
 
     /// The number of finished samples of this epoch; 0 unless it is the epoch that the course began last.

@@ -1,5 +1,5 @@
-//! `DrawnPasses`: the passes through data that batches were drawn from since the last commit. The driver compares those of all ranks with
-//! the digests of the commit (`digests`). Used by `worker`.
+//! `DrawnPasses`: the passes through data that batches were drawn from since the last commit. The driver compares those of all
+//! ranks with the digests of the commit (`digests`). Used by `worker`.
 
 use std::rc::Rc;
 
@@ -10,8 +10,7 @@ use super::control::TrainingControl;
 use crate::state::core::prefix;
 use crate::state::sampler::DataPass;
 
-/// Most passes of a commit that are compared: the first ones. A digest takes 30 bytes of the progress, and so a message holds those of
-/// 128 commits at least.
+/// Most passes of a commit that are compared: the first ones. They share the room of a message with the arrays.
 const COMPARED_MAX: usize = 4;
 
 /// A way in which a pass was gone through, which must be the same on all ranks.

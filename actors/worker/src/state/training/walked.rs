@@ -15,8 +15,8 @@ struct WalkedPass {
     is_told: bool,
 }
 
-/// The passes that were walked to their end in this generation, by this worker. A pass that was finished in an earlier generation is
-/// not among them: a training function that begins anew after a reset walks through it once more, as it should.
+/// The passes that were walked to their end in this generation, by this worker. A pass that was finished in an earlier generation
+/// is not among them: a training function that begins anew after a reset walks through it once more, as it should.
 #[derive(Debug, Default)]
 pub(super) struct WalkedPasses {
     /// By their first end; at most [`SampleLedger::ENTRIES_MAX`]. Only a ledger that holds a pass makes it empty.
@@ -36,7 +36,8 @@ impl WalkedPasses {
         self.passes.push_back(WalkedPass { course: course.clone(), epoch, is_told: false });
     }
 
-    /// Whether the user is to be told that a pass which is done begins: if it was walked to its end here, once for all its epochs.
+    /// Whether the user is to be told that a pass which is done begins: if it was walked to its end here, once for all its
+    /// epochs.
     pub(super) fn begins_again(&mut self, course: &DataPass, epoch: u64) -> bool {
         let is_same = |pass: &&mut WalkedPass| pass.course == *course && pass.epoch == epoch;
         self.passes

@@ -173,12 +173,12 @@ impl Worker {
     /// any changes of the world. The progress is part of the commit.
     ///
     /// `batch_size` is per worker. All ranks give the same batch size, epoch number and seed: the driver compares them at each
-    /// commit, and ends the job where they differ. Ranks that go through data of their own name their passes apart. A pass that only
-    /// some ranks go through, such as a validation on rank 0, is not compared.
+    /// commit, and ends the job where they differ. Ranks that go through data of their own name their passes apart. A pass that
+    /// only some ranks go through, such as a validation on rank 0, is not compared.
     ///
-    /// A pass gives its samples once. Walked through again under the same epoch number, name and seed it has none, which a warning
-    /// says once: give the next pass another epoch number, such as the count of validations or of steps, or a name of its own
-    /// (`.named(format!("validation {count}"))`). At most 1024 passes may be unfinished at a time; beyond that, the pass that
+    /// A pass gives its samples once. Walked through again under the same epoch number, name and seed it has none, which a
+    /// warning says once: give the next pass another epoch number, such as the count of validations or of steps, or a name of its
+    /// own (`.named(format!("validation {count}"))`). At most 1024 passes may be unfinished at a time; beyond that, the pass that
     /// would begin panics.
     ///
     /// A batch counts as done at the next commit once it was drawn, trained or not. What draws ahead loses samples after a loss:
