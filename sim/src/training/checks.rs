@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use elastic_checkpoint::{load, newest};
-use elastic_protocol::messages::{ReportedValues, StateDigests};
+use elastic_protocol::messages::{ReportedValues, StateDigests, TensorDigest};
 use elastic_protocol::{Assignment, Stamp};
 use elastic_worker::state::sampler::SampleLedger;
 
@@ -65,7 +65,10 @@ impl TrainingWorld {
             self.tensors.insert(name.id, name.tensor.clone());
         }
         let flipped = self.witness().flipped_at(node);
-        for digest in &digests.digests {
+        let (passes, arrays): (Vec<_>, Vec<_>) =
+            digests.digests.iter().partition(|digest| TensorDigest::is_pass_id(digest.tensor));
+        self.compare_passes(node, stamp, &passes);
+        for digest in arrays {
             // Rank 0 names its arrays; they keep their names.
             let Some(name) = self.tensors.get(&digest.tensor).cloned() else { continue };
             let is_flipped = flipped.is_some_and(|(of, step)| of == stamp && digest.step >= step);
@@ -80,6 +83,30 @@ impl TrainingWorld {
                     "replicas: {name:?} of processes {other} and {node} at step {}: equal should be {is_due_equal}",
                     digest.step
                 ));
+            }
+        }
+    }
+
+    /// Processes that draw from a pass for one step have a way through it in common. A process draws in two ways for a step that
+    /// ends one epoch and begins the next one.
+    fn compare_passes(&mut self, node: NodeNumber, stamp: Stamp, passes: &[&TensorDigest]) {
+        for digest in passes {
+            let key = (stamp, digest.step, digest.tensor);
+            let ways = self.seen_ways.entry(key).or_default().entry(node).or_default();
+            ways.insert(digest.digest);
+        }
+        for digest in passes {
+            let Some(ways) = self.seen_ways.get(&(stamp, digest.step, digest.tensor)) else {
+                continue;
+            };
+            let Some(own) = ways.get(&node) else { continue };
+            let apart = ways.iter().find(|(_, theirs)| theirs.is_disjoint(own));
+            if let Some((other, _)) = apart {
+                let (other, step) = (*other, digest.step);
+                self.violated(format!(
+                    "H-23: processes {other} and {node} go through a pass in different ways at step {step}"
+                ));
+                return;
             }
         }
     }

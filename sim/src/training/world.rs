@@ -81,6 +81,8 @@ pub(crate) struct TrainingWorld {
     pub(super) power_fails: Option<u64>,
     pub(super) progress: BTreeMap<NodeNumber, (Stamp, u64)>,
     pub(super) seen_digests: BTreeMap<(Stamp, u64, u64), (NodeNumber, u64, bool)>,
+    /// The ways in which each process has gone through a pass, by generation, step and pass.
+    pub(super) seen_ways: BTreeMap<(Stamp, u64, u64), BTreeMap<NodeNumber, BTreeSet<u64>>>,
     pub(super) tensors: BTreeMap<u64, String>,
     pub(super) checkpoints: BTreeMap<u64, u64>,
     pub(super) resumes: u64,
@@ -118,6 +120,7 @@ impl TrainingWorld {
             power_fails: None,
             progress: BTreeMap::new(),
             seen_digests: BTreeMap::new(),
+            seen_ways: BTreeMap::new(),
             tensors: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             resumes: 0,
