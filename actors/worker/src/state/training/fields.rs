@@ -11,7 +11,7 @@ use elastic_checkpoint::{StateFields, TensorRecord};
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use places::{BULK, ENUM, PlaceQuestion, PlaceStep, place, question};
+use places::{BULK, ENUM, PlaceQuestion, PlaceStep, SEQUENCE, place, question};
 
 /// Most fields of a type whose names are kept.
 const FIELDS_MAX: usize = 1024;
@@ -80,9 +80,12 @@ pub(super) fn other_elements(
     saved: &[TensorRecord],
     own: &BTreeMap<String, String>,
 ) -> Option<String> {
-    let element = |name: &str| match own.get(name)?.split_once(BULK) {
-        Some(("", element)) => Some(element.to_owned()),
-        _ => own.get(&format!("{name}[]")).filter(|it| NUMBERS.contains(&it.as_str())).cloned(),
+    let element = |name: &str| match own.get(name)?.as_str() {
+        SEQUENCE => {
+            own.get(&format!("{name}[]")).filter(|it| NUMBERS.contains(&it.as_str())).cloned()
+        }
+        // Other types have elements that are no numbers of the array, such as the type and the shape in a tuple.
+        word => word.strip_prefix(BULK).map(str::to_owned),
     };
     saved.iter().find_map(|array| {
         let (was, is) = (format!("{:?}", array.dtype).to_lowercase(), element(&array.name)?);
@@ -262,5 +265,8 @@ mod tests {
             "the array momentum was saved with elements of f32, and the program reads f64"
         );
         assert!(other_elements(&[array("model.weights", Dtype::F64)], &own).is_some());
+        let shaped = [("table", "tuple of 3"), ("table[]", "u8")];
+        let shaped = shaped.map(|(place, word)| (place.to_owned(), word.to_owned())).into();
+        assert_eq!(other_elements(&[array("table", Dtype::F32)], &shaped), None, "a shaped one");
     }
 }

@@ -18,6 +18,8 @@ use crate::state::training::checkpoint::tensors::block_type;
 
 /// Beginning of the word for a block of numbers.
 pub(super) const BULK: &str = "bulk ";
+/// The word for a sequence, such as a list of numbers.
+pub(super) const SEQUENCE: &str = "sequence";
 /// Beginning of the word for an enum.
 pub(super) const ENUM: &str = "enum ";
 
@@ -85,7 +87,7 @@ impl fmt::Display for PlaceQuestion {
             Self::Plain(word) => formatter.write_str(word),
             Self::Bulk(numbers) => write!(formatter, "{BULK}{numbers}"),
             Self::Option => formatter.write_str("option"),
-            Self::Sequence => formatter.write_str("sequence"),
+            Self::Sequence => formatter.write_str(SEQUENCE),
             Self::Tuple(length) => write!(formatter, "tuple of {length}"),
             Self::Map => formatter.write_str("map"),
             Self::Struct(fields) => write!(formatter, "struct {}", fields.join(", ")),
