@@ -314,7 +314,8 @@ def begin_encoding(value: Any, in_place: AbstractSet[int] = frozenset(), is_name
     names: Names = {}
     if is_named:
         _names_in(value, "", names, 0)
-    encoded = _encode(value, _MemoPickler, names, in_place) if _sharing.may_share(value) else None
+    # A tensor in memory of the state's own may be another part's, too: it is given memory anew.
+    encoded = _encode(value, _MemoPickler, names) if _sharing.may_share(value) else None
     if encoded is None or not encoded.shares:
         try:
             encoded = _encode(value, _Pickler, names, in_place)

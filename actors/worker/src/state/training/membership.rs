@@ -302,7 +302,7 @@ impl Driven {
         let life = Rc::new(self.life(stamp));
         let worker = self.worker(state, placement, place, life, group);
         if goes_on {
-            state.note_reset();
+            state.call_back(&worker);
         }
         Ok(Ok(worker))
     }
@@ -344,7 +344,7 @@ impl Driven {
             let _ = worker.end();
             return Err(self.failed(stamp, error));
         }
-        state.note_reset();
+        state.call_back(&worker);
         Ok(worker)
     }
 

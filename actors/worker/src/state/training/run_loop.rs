@@ -26,11 +26,7 @@ where
 {
     while let Some(worker) = membership.enter(&mut state)? {
         // Unwind safety: a panic ends this worker, so the state that it leaves behind is never used again.
-        let train = || {
-            state.call_back_due(&worker);
-            function(&worker, &mut state)
-        };
-        match catch_unwind(AssertUnwindSafe(train)) {
+        match catch_unwind(AssertUnwindSafe(|| function(&worker, &mut state))) {
             Ok(result) => membership.conclude(&mut state, &worker, result)?,
             Err(panic) => membership.panicked(&worker, panic),
         }

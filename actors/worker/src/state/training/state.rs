@@ -69,8 +69,6 @@ pub struct State<T> {
     /// Whether the user was told which arrays of the state are not compared with other ranks.
     has_told_left_out: bool,
     callbacks: Vec<ResetCallback<T>>,
-    /// Whether the callbacks are due before the training function is entered.
-    has_reset: bool,
 }
 
 struct PendingCommit {
@@ -123,7 +121,6 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             takes_blocks: false,
             has_told_left_out: false,
             callbacks: Vec::new(),
-            has_reset: false,
         }
     }
 
@@ -513,16 +510,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         &self.ledger
     }
 
-    /// Notes that training goes on in a new generation.
-    pub(super) const fn note_reset(&mut self) {
-        self.has_reset = true;
-    }
-
-    /// Calls the functions of [`on_reset`](Self::on_reset), if training goes on in a new generation.
-    pub(super) fn call_back_due(&mut self, worker: &Worker) {
-        if !std::mem::take(&mut self.has_reset) {
-            return;
-        }
+    pub(super) fn call_back(&mut self, worker: &Worker) {
         let live = self.live.as_mut().expect(LIVE);
         self.changed |= !self.callbacks.is_empty();
         for callback in &mut self.callbacks {

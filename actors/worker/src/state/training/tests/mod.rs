@@ -97,21 +97,6 @@ fn h_4_h_24_a_newcomer_takes_the_state_over_and_callbacks_run_in_order() {
 }
 
 #[test]
-fn a_panic_of_a_callback_is_told_as_a_panic_of_the_training_function_is() {
-    let mut cluster = Cluster::new();
-    let strings = [Strings::default(), Strings::default()];
-    let prepare = |state: &mut State<Training>| {
-        state.on_reset(|_worker, _training| panic!("told to die"));
-    };
-    cluster.start(0, prepare, strings[0].train());
-    cluster.begin(&[0], FROM_0, 0);
-    let commits = cluster.interrupt(&[0]);
-    cluster.start(1, nothing, strings[1].train());
-    cluster.begin(&[0, 1], FROM_0, commits[0].step.0);
-    cluster.bury(0, "told to die");
-}
-
-#[test]
 fn an_aborted_generation_is_aborted_whatever_the_function_returns() {
     let mut cluster = Cluster::new();
     let strings = start(&mut cluster, &[0, 1]);
