@@ -189,9 +189,10 @@ fn refuse_no_address(endpoint: &str) -> Result<(), CommandFailure> {
             format!("has {port:?} as its port")
         }
         split => {
-            let host = match split {
-                Some((host, port)) if port.parse::<u16>().is_ok() => host,
-                _ => endpoint,
+            let host = if has_port(endpoint) {
+                split.map_or(endpoint, |(host, _)| host)
+            } else {
+                endpoint
             };
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let is_any = |address: std::net::IpAddr| address.is_unspecified();
@@ -208,12 +209,15 @@ fn refuse_no_address(endpoint: &str) -> Result<(), CommandFailure> {
 /// The endpoint as `HOST:PORT`; `port` is used if it has none.
 fn with_port(endpoint: &str, port: u16) -> String {
     let is_v6 = endpoint.parse::<std::net::Ipv6Addr>().is_ok();
-    let has_port = endpoint.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    match (is_v6, has_port) {
+    match (is_v6, has_port(endpoint)) {
         (true, _) => format!("[{endpoint}]:{port}"),
         (false, true) => endpoint.to_owned(),
         (false, false) => format!("{endpoint}:{port}"),
     }
+}
+
+fn has_port(endpoint: &str) -> bool {
+    endpoint.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
 }
 
 /// Refuses flags that list hosts: the nodes start themselves.

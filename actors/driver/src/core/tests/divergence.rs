@@ -67,14 +67,19 @@ impl ReplicatedJob {
         }
         let name = |(id, name): (u64, &str)| TensorName { id, tensor: name.to_owned() };
         let names = [(WEIGHTS, "model.weights"), (OTHER, "averages")].map(name).to_vec();
+        self.say(worker, StateDigests { since, through, digests, names });
+    }
+
+    /// A worker tells the digests of its commits with its progress.
+    fn say(&mut self, worker: &WorkerId, digests: StateDigests) {
         let message = WorkerToDriver::Progress {
             stamp: self.cluster.stamp(),
-            step: Step(through),
+            step: Step(digests.through),
             note: String::new(),
             reported: ReportedValues::default(),
             steps: None,
             links: Vec::new(),
-            digests: Some(StateDigests { since, through, digests, names }),
+            digests: Some(digests),
         };
         self.cluster.say(worker, message);
         self.cluster.settle();
@@ -431,17 +436,7 @@ fn drawing(job: &mut ReplicatedJob, way: impl Fn(u32) -> Option<&'static str>) {
         };
         let digests = way.map(told).into_iter().collect();
         let names = way.into_iter().flat_map(named).collect();
-        let message = WorkerToDriver::Progress {
-            stamp: job.cluster.stamp(),
-            step: Step(through),
-            note: String::new(),
-            reported: ReportedValues::default(),
-            steps: None,
-            links: Vec::new(),
-            digests: Some(StateDigests { since, through, digests, names }),
-        };
-        job.cluster.say(&worker, message);
-        job.cluster.settle();
+        job.say(&worker, StateDigests { since, through, digests, names });
     }
 }
 

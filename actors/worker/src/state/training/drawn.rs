@@ -77,7 +77,7 @@ impl DrawnPasses {
     }
 }
 
-/// What is compared of a commit between the ranks.
+/// The parts of a commit that the driver compares between the ranks.
 pub(super) struct ComparedCommit {
     /// The control that takes its digests.
     pub(super) control: Rc<TrainingControl>,

@@ -284,7 +284,7 @@ impl Worker {
         Some((Rc::clone(control), order))
     }
 
-    /// What is compared of the commit that is made now. `None` without a driver, or without another rank with whose replica it is
+    /// The parts of the present commit that are compared. `None` without a driver, or without another rank with whose replica it is
     /// compared.
     pub(super) fn compared(&self) -> Option<ComparedCommit> {
         let passes = self.passes.borrow_mut().take();

@@ -53,7 +53,7 @@ pub(super) fn place(way: &[PlaceStep]) -> String {
     place
 }
 
-/// What a type asks for at a place.
+/// The kind of value that a type asks for at a place.
 pub(super) enum PlaceQuestion {
     /// A value of a type with this word.
     Plain(&'static str),
