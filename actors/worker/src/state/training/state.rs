@@ -1,14 +1,14 @@
 //! `State`: the user's training state with its last commit. Made by `elastic_node::state`, owned by the run
 //! loop while training goes on.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use elastic_checkpoint::{CheckpointLoadError, CheckpointTensor, Damage, Dtype};
+use elastic_checkpoint::{CheckpointLoadError, CheckpointTensor, Damage, Dtype, StateFields};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{CommitId, GenerationId, Step};
 use serde::Serialize;
@@ -23,6 +23,7 @@ use super::device::DeviceMemory;
 use super::digests::{ArraysOf, DueParts, left_out};
 use super::drawn::ComparedCommit;
 use super::error::{Error, Result};
+use super::fields::fields_of;
 use super::late::{self, FilledCommit, GapFiller};
 use super::restored::decode;
 use super::snapshot::{ContentId, EncodedCommit, StateSnapshot};
@@ -69,6 +70,8 @@ pub struct State<T> {
     /// Whether the user was told which arrays of the state are not compared with other ranks.
     has_told_left_out: bool,
     callbacks: Vec<ResetCallback<T>>,
+    /// The fields of `T`, once they were asked for: every generation needs them.
+    fields: OnceCell<Option<Rc<StateFields>>>,
 }
 
 struct PendingCommit {
@@ -121,6 +124,7 @@ impl<T: Serialize + DeserializeOwned> State<T> {
             takes_blocks: false,
             has_told_left_out: false,
             callbacks: Vec::new(),
+            fields: OnceCell::new(),
         }
     }
 
@@ -504,6 +508,11 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     pub(super) const fn enter_generation(&mut self, generation: GenerationId) {
         self.generation = generation;
         self.snapshot.relabel(generation);
+    }
+
+    /// The fields of `T`; none if it is no struct, or has too many.
+    pub(super) fn fields(&self) -> Option<Rc<StateFields>> {
+        self.fields.get_or_init(|| fields_of::<T>().map(Rc::new)).clone()
     }
 
     pub(super) const fn ledger(&self) -> &Rc<RefCell<SampleLedger>> {
