@@ -123,9 +123,9 @@ def test_quantized_tensors(name):
     assert is_same(copy, value) and copy.is_quantized and copy.qscheme() == value.qscheme()
     assert torch.equal(copy.int_repr(), value.int_repr())
     assert torch.equal(copy.dequantize(), value.dequantize())
-    header, buffers, names, _, _ = _codec.begin_encoding({"it": value}, is_named=True)
-    assert names in ([], [None], [None] * 3), "a checkpoint has no type for it"
-    assert sum(memoryview(buffer).nbytes for buffer in buffers) < 100, "no more than the part"
+    encoded = _codec.begin_encoding({"it": value}, is_named=True)
+    assert encoded.names in ([], [None], [None] * 3), "a checkpoint has no type for it"
+    assert sum(memoryview(buffer).nbytes for buffer in encoded.buffers) < 100, "no more than the part"
 
 
 def test_layouts_of_their_own():
