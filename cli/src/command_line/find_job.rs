@@ -35,13 +35,22 @@ impl StateDirFlags {
 }
 
 /// All jobs that are known here, the newest first.
-pub(super) fn known_jobs() -> Vec<JobEntry> {
-    JobRegistry::of_user().map(|registry| registry.jobs()).unwrap_or_default()
+pub(super) fn known_jobs() -> Result<Vec<JobEntry>, CommandFailure> {
+    let Some(registry) = JobRegistry::of_user() else { return Ok(Vec::new()) };
+    registry.jobs().map_err(|error| {
+        let folder = registry.folder();
+        CommandFailure::new(format!(
+            "the list of this user's jobs, {}, cannot be read",
+            folder.display()
+        ))
+        .source(error)
+        .hint("give the folder back to this user, or name the job by `--driver` or `--state-dir`")
+    })
 }
 
 /// The job whose id begins so; without an id the running job, else the last.
 pub(super) fn find_job(id: Option<&str>) -> Result<JobEntry, CommandFailure> {
-    choose(known_jobs(), id, &JobEntry::condition)
+    choose(known_jobs()?, id, &JobEntry::condition)
 }
 
 /// The event log of a job.

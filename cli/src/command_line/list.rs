@@ -24,7 +24,7 @@ pub(crate) struct ListFlags {
 
 /// Prints the jobs, the newest first.
 pub(crate) fn print_jobs(flags: &ListFlags) -> Result<(), CommandFailure> {
-    let jobs = known_jobs();
+    let jobs = known_jobs()?;
     if flags.json {
         let jobs: Vec<serde_json::Value> = jobs.iter().map(as_json).collect();
         return print_line(&serde_json::Value::from(jobs).to_string());

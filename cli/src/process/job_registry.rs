@@ -165,14 +165,20 @@ impl JobRegistry {
     }
 
     /// All jobs, the newest first. Files that are no entries are left out.
-    pub(crate) fn jobs(&self) -> Vec<JobEntry> {
-        let Ok(folder) = fs::read_dir(self.folder()) else { return Vec::new() };
+    ///
+    /// # Errors
+    /// The folder of the entries is there and cannot be read.
+    pub(crate) fn jobs(&self) -> io::Result<Vec<JobEntry>> {
+        let folder = match fs::read_dir(self.folder()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            folder => folder?,
+        };
         let mut jobs: Vec<JobEntry> =
             folder.flatten().filter_map(|entry| read_entry(&entry.path())).collect();
         jobs.sort_by(|left, right| {
             (&right.started_at, &right.job).cmp(&(&left.started_at, &left.job))
         });
-        jobs
+        Ok(jobs)
     }
 
     /// Stores the entry of a job that begins, or goes on with another driver, and forgets the oldest jobs.
@@ -202,7 +208,7 @@ impl JobRegistry {
     /// with it. Everything else in the directory stays.
     pub(crate) fn forget(&self, entry: &JobEntry) -> io::Result<ForgottenFiles> {
         let folder = &entry.state_dir;
-        let mut jobs = self.jobs();
+        let mut jobs = self.jobs()?;
         jobs.retain(|other| other.job != entry.job);
         let files = if self.goes_with(entry, &jobs) {
             let files = StateFiles::of(folder)?;
@@ -228,7 +234,8 @@ impl JobRegistry {
         entry.has_default_state_dir(&self.root) && !is_used && !folder.join(JOURNAL_FILE).exists()
     }
 
-    fn folder(&self) -> PathBuf {
+    /// The folder of the entries.
+    pub(crate) fn folder(&self) -> PathBuf {
         self.root.join(JOBS_FOLDER)
     }
 
@@ -251,7 +258,7 @@ impl JobRegistry {
     /// Forgets the oldest entries beyond the bound. Nobody asked for it: a state directory with anything in it that no driver
     /// has written stays as it is. Other drivers may do so at the same time: a missing file is no error.
     fn forget_oldest(&self) {
-        let jobs = self.jobs();
+        let Ok(jobs) = self.jobs() else { return };
         let (kept, beyond) = jobs.split_at(jobs.len().min(JOBS_MAX));
         for entry in beyond.iter().filter(|entry| entry.condition() != JobCondition::Running) {
             let _ = fs::remove_file(self.path(&entry.job));
@@ -321,7 +328,7 @@ mod tests {
         let path = registry.path(&entry.job);
         let mode = fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "arguments may be secret");
-        let condition = || registry.jobs()[0].condition();
+        let condition = || registry.jobs().expect("the folder can be read")[0].condition();
         assert_eq!(condition(), JobCondition::DriverGone, "nobody holds the lock");
         let lock = File::create(entry.state_dir.join(LOCK_FILE)).expect("made");
         lock.lock().expect("free");
@@ -330,7 +337,17 @@ mod tests {
         assert_eq!(condition(), JobCondition::Succeeded);
         registry.end("unknown", end(JobOutcome::Failed)).expect("nothing to do");
         fs::write(registry.folder().join("x.json"), "no entry").expect("written");
-        assert_eq!(registry.jobs().len(), 1);
+        assert_eq!(registry.jobs().expect("the folder can be read").len(), 1);
+    }
+
+    #[test]
+    fn a_folder_of_entries_that_cannot_be_read_is_an_error_and_not_empty() {
+        let root = tempfile::tempdir().expect("a folder");
+        let registry = JobRegistry { root: root.path().to_owned() };
+        assert_eq!(registry.jobs().expect("no job has begun").len(), 0);
+        fs::write(registry.folder(), "no folder").expect("written");
+        let error = registry.jobs().expect_err("it cannot be read");
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
     }
 
     #[test]
@@ -344,7 +361,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", folder.join("endless.json")).expect("made");
         let entry = entry(root.path(), 1);
         registry.begin(entry.clone()).expect("written");
-        assert_eq!(registry.jobs().len(), 1);
+        assert_eq!(registry.jobs().expect("the folder can be read").len(), 1);
         nix::unistd::mkfifo(&folder.join("job-0001.draft"), mode).expect("made");
         let error = registry.begin(entry).expect_err("nobody reads that pipe");
         assert!(error.to_string().contains("no plain file"), "{error}");
@@ -361,7 +378,7 @@ mod tests {
             }
             registry.begin(entry).expect("written");
         }
-        let jobs = registry.jobs();
+        let jobs = registry.jobs().expect("the folder can be read");
         assert_eq!((jobs.len(), jobs[0].job.as_str()), (JOBS_MAX, "job-0102"));
         let is_there = |number: usize| root.path().join(format!("127.0.0.1:{number}")).exists();
         assert_eq!([0, 1, 2, 3].map(is_there), [false, true, false, true], "1 has a journal");
@@ -380,7 +397,14 @@ mod tests {
         for number in 1..=JOBS_MAX {
             registry.begin(entry(root.path(), number)).expect("written");
         }
-        assert!(!registry.jobs().iter().any(|job| job.job == oldest.job), "it is forgotten");
+        assert!(
+            !registry
+                .jobs()
+                .expect("the folder can be read")
+                .iter()
+                .any(|job| job.job == oldest.job),
+            "it is forgotten"
+        );
         for name in [EVENTS_FILE, LOCK_FILE, "model.pt", "checkpoints"] {
             assert!(oldest.state_dir.join(name).exists(), "{name}");
         }
@@ -400,7 +424,10 @@ mod tests {
         };
         let plain = begun(1, &|_| {});
         assert_eq!(registry.forget(&plain).expect("forgotten"), ForgottenFiles::Removed);
-        assert!(!plain.state_dir.exists() && registry.jobs().is_empty());
+        assert!(
+            !plain.state_dir.exists()
+                && registry.jobs().expect("the folder can be read").is_empty()
+        );
 
         let with_checkpoints = begun(2, &|_| {});
         fs::create_dir(with_checkpoints.state_dir.join("checkpoints")).expect("made");

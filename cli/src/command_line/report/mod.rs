@@ -100,7 +100,9 @@ fn job_of(flags: &ReportFlags) -> Result<(JobLog, Option<JobEntry>), CommandFail
 fn last_job_of(folder: &Path) -> Result<(JobLog, Option<JobEntry>), ReportError> {
     check_state_dir(folder)?;
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    let entry = known_jobs().into_iter().find(|entry| entry.state_dir == whole);
+    // Without its entry a report has the job's files all the same.
+    let jobs = known_jobs().unwrap_or_default();
+    let entry = jobs.into_iter().find(|entry| entry.state_dir == whole);
     Ok((JobLog::of_last(folder), entry))
 }
 
