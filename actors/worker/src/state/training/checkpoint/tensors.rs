@@ -7,7 +7,7 @@
 //! bytes in postcard's output are those in memory. All other values are no arrays.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use elastic_checkpoint::{CheckpointTensor, Dtype};
@@ -151,13 +151,28 @@ pub(in crate::state::training) fn encode<F: Counted>(
     SHAPE.set(None);
     encoded?;
     let mut found = noting.found;
-    // Keys of maps may hold dots. Of two arrays with one name, the second stays among the bytes that are no array.
-    let mut names = BTreeSet::new();
-    found.retain(|array| names.insert(array.tensor.name.clone()));
+    give_names_of_their_own(&mut found);
     let of_each_rank = found.iter().filter(|array| array.is_per_rank);
     let per_rank = of_each_rank.map(|array| array.tensor.name.clone()).collect();
     let tensors = found.into_iter().map(|array| array.tensor).collect();
     Ok(NotedArrays { tensors, per_rank })
+}
+
+/// Numbers the further arrays of one name, such as `a.b#2`: keys of maps may hold dots. The files of a checkpoint have one array
+/// of a name.
+fn give_names_of_their_own(found: &mut [FoundArray]) {
+    // Each name with the number that comes next.
+    let mut names: BTreeMap<String, u64> = BTreeMap::new();
+    for FoundArray { tensor, .. } in found {
+        while let Some(next) = names.get_mut(&tensor.name) {
+            let numbered = format!("{}#{next}", tensor.name);
+            *next += 1;
+            if !names.contains_key(&numbered) {
+                tensor.name = numbered;
+            }
+        }
+        names.insert(tensor.name.clone(), 2);
+    }
 }
 
 /// A step on the way to a value.

@@ -338,10 +338,14 @@ proptest! {
         prop_assert_eq!(&bytes, &encoded(&value), "the bytes are postcard's");
         let plain = snapshot.encode(&value).expect("it encodes").bytes;
         prop_assert_eq!(&plain, &bytes, "with arrays and without");
-        let mut arrays = expected(&value, false);
-        // Of two arrays with one name, the first counts.
+        let arrays = expected(&value, false);
+        // Of several arrays with one name, the further ones are numbered.
         let mut names = std::collections::BTreeSet::new();
-        arrays.retain(|array| names.insert(array.name()));
+        let mut own_name = |name: String| {
+            let numbered = (2_u64..).map(|number| format!("{name}#{number}"));
+            let mut choices = std::iter::once(name.clone()).chain(numbered);
+            choices.find(|name| names.insert(name.clone())).expect("one is free")
+        };
         let found: Vec<_> = noted
             .tensors
             .iter()
@@ -352,7 +356,7 @@ proptest! {
             .collect();
         let arrays: Vec<_> = arrays
             .into_iter()
-            .map(|it| (it.name(), it.dtype, it.shape, it.offset, it.is_per_rank))
+            .map(|it| (own_name(it.name()), it.dtype, it.shape, it.offset, it.is_per_rank))
             .collect();
         prop_assert_eq!(found, arrays);
         let known = noted.tensors.iter().map(|it| &it.name);
