@@ -11,7 +11,8 @@ use elastic_protocol::messages::{DriverToWorker, StepTimes, Vote, WorkerToDriver
 use elastic_protocol::planted::{plant, planted};
 use elastic_protocol::{Deadlines, HostName, Incarnation, JobId, Term, Time, WorkerId};
 use elastic_worker::state::core::{
-    BoundaryAnswer, StateConfig, StateCore, StateOutput, TrainingCommand, TrainingProgress,
+    BoundaryAnswer, StateConfig, StateCore, StateOutput, TrainingCommand, TrainingEvent,
+    TrainingProgress,
 };
 use elastic_worker::state::training::{
     ControlShared, Membership, State, ThreadMessage, TrainingControl, run_loop,
@@ -178,7 +179,11 @@ impl TrainingNode {
 
     /// Hears the next thing that the thread has told its State. Returns whether there was one.
     pub(super) fn hear_thread(&mut self, now: Time) -> Option<ThreadMessage> {
-        let message = lock(&self.seat.told).pop_front()?;
+        let mut message = lock(&self.seat.told).pop_front()?;
+        if let ThreadMessage::Event(TrainingEvent::AtRest { undone, .. }) = &mut message {
+            // Its steps take the machine's time, which is another in each run: each counts as 1 ms.
+            undone.ms = undone.steps;
+        }
         match message.clone() {
             ThreadMessage::Event(event) => self.core.handle_training(now, event),
             ThreadMessage::Boundary { stamp, boundary } => {
