@@ -137,6 +137,10 @@ bugs! {
     MajorityIsWrong = "of replicas that differ, the majority is accused", "driver";
     /// The driver accuses ranks of arrays that were never alike: each rank's own averages are taken for a difference.
     PerRankStateAccused = "arrays that each rank has of its own are taken for replicas that differ", "driver";
+    /// The driver compares the members' arrays, and not the passes that their batches come from.
+    PassesNotCompared = "members that go through a pass of their data apart are not told from others", "driver";
+    /// A member that goes through a pass in a further way of its own is taken for one that goes apart.
+    FurtherWayIsApart = "a pass in which one member goes a further way ends the job", "driver";
     /// After replicas differed, the next generation may begin from the one that differed.
     DistrustForgotten = "a repair takes the content of the replica that differed", "driver";
     /// A driver that takes over does not know which replicas its predecessor found to differ.

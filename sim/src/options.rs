@@ -54,7 +54,7 @@ impl JobKind {
 
 /// The newest set of draws. A seed keeps its job and faults under each older set. A regression thus stays what it was
 /// found with when more is drawn.
-pub const DRAWS: u32 = 19;
+pub const DRAWS: u32 = 20;
 
 const fn is_first(draws: &u32) -> bool {
     *draws == 0

@@ -150,6 +150,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::PerRankStateAccused
         | Bug::DistrustForgotten
         | Bug::DistrustNotRecorded => 8,
+        Bug::PassesNotCompared | Bug::FurtherWayIsApart => 20,
         Bug::NeighbourCarriesLess | Bug::RebalancedWithoutCoolDown | Bug::RankDealsByItself => 9,
         Bug::PartOfAnotherRank | Bug::PartsNotCompared => 9,
         Bug::StarvedGivenUp => 11,

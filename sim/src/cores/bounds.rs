@@ -61,6 +61,7 @@ impl World {
             .and_then(|()| self.check_rests())
             .and_then(|()| self.check_difference_is_named())
             .and_then(|()| self.check_named_are_shown())
+            .and_then(|()| self.check_apart_is_ended())
             .and_then(|()| self.check_welcomed())
             .and_then(|()| self.check_end_is_told())
             .and_then(|()| self.check_displaced())

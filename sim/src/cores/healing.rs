@@ -10,6 +10,7 @@ use elastic_protocol::{JobOutcome, JobResult, Stamp};
 use super::agents::SimulatedHost;
 use super::checkpoints::GONE_CHECKPOINT;
 use super::driver::ObservedPhase;
+use super::passes::PLACES_DIFFER;
 use super::processes::SimulatedProcess;
 use super::{Happening, MS, World};
 use crate::plan::{PlannedFault, SimulatedFault};
@@ -337,6 +338,9 @@ impl World {
                     true => Ok(()),
                     false => Err(format!("the job failed, and need not have: {}", result.reason)),
                 }
+            }
+            JobOutcome::Failed if result.reason.starts_with(PLACES_DIFFER) => {
+                self.check_places_differ(&result.reason)
             }
             JobOutcome::Failed if result.reason.starts_with(NO_PROGRAM) => {
                 self.check_missing_program(&result.reason)

@@ -21,6 +21,7 @@ mod links;
 mod look;
 mod membership;
 mod network;
+mod passes;
 mod processes;
 mod program;
 mod rebalancing;
@@ -57,6 +58,7 @@ use self::health::HealthWatch;
 use self::links::LinkWatch;
 use self::membership::SlotWatch;
 use self::network::SimulatedLink;
+use self::passes::PassWatch;
 use self::processes::SimulatedProcess;
 use self::program::TrainedModel;
 use self::rebalancing::RebalanceWatch;
@@ -140,6 +142,7 @@ pub(crate) struct World {
     replacements: ReplacementWatch,
     rebalancing: RebalanceWatch,
     replicas: ReplicaWatch,
+    passes: PassWatch,
     interregnum: Option<Interregnum>,
     /// Number of interregna so far.
     interregna: u64,
@@ -253,6 +256,7 @@ impl World {
             replacements: ReplacementWatch::default(),
             rebalancing: RebalanceWatch::default(),
             replicas: ReplicaWatch::default(),
+            passes: PassWatch::default(),
             interregnum: None,
             interregna: 0,
             former: Vec::new(),

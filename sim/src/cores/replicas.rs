@@ -25,10 +25,10 @@ const TABLE_CHANGES_FROM: u64 = 20;
 
 /// Commits within which a difference is named, and the time for reports on their way.
 const NAMED_WITHIN: u64 = 64;
-const TOLD_AFTER_NS: u64 = 5_000 * MS;
+pub(super) const TOLD_AFTER_NS: u64 = 5_000 * MS;
 
 /// Most commits that are remembered.
-const STEPS_MAX: usize = 4_096;
+pub(super) const STEPS_MAX: usize = 4_096;
 
 /// The members' weights at a commit of a generation, as their damage by process.
 #[derive(Debug, Default)]
@@ -133,7 +133,9 @@ impl World {
         let name = |(id, name): &(u64, &str)| TensorName { id: *id, tensor: (*name).to_owned() };
         let names = if program.rank == 0 { ARRAYS.iter().map(name).collect() } else { Vec::new() };
         let digests = digests.collect();
-        program.digests.extend(StateDigests { since: step - 1, through: step, digests, names });
+        let mut told = StateDigests { since: step - 1, through: step, digests, names };
+        self.digest_passes(process, step, &mut told);
+        self.processes[process as usize].program.digests.extend(told);
     }
 
     /// The digests since the last call.

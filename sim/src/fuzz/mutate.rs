@@ -188,6 +188,7 @@ fn keep_bounds(plan: &mut Vec<PlannedFault>) {
         }
         SimulatedFault::KillDriver
         | SimulatedFault::Interrupt
+        | SimulatedFault::OtherBatches { .. }
         | SimulatedFault::StopOnDeadDisk { .. } => {
             ends += 1;
             ends == 1

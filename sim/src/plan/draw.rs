@@ -115,6 +115,9 @@ pub(crate) fn draw(options: &RunOptions) -> Vec<PlannedFault> {
         displaced_journals(options, &mut plan);
         dead_disks(options, &mut plan);
     }
+    if options.draws >= 20 {
+        other_batches(options, hosts, &mut plan);
+    }
     if options.draws >= 18 {
         standbys(options, &mut plan);
         launchers(options, hosts, &mut plan);
@@ -130,6 +133,17 @@ fn flips(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
         let host = random.random_range(0..hosts);
         let (slot, bit) = (random.random_range(0..slots), random.random_range(0..64));
         SimulatedFault::FlipBit { host, slot, bit }
+    });
+}
+
+/// Programs that go through their data apart from the others, in a few seeds: such a job ends.
+fn other_batches(options: &RunOptions, hosts: u32, plan: &mut Vec<PlannedFault>) {
+    let slots = options.slots;
+    in_some_seeds(options, ("other batches", 0.05, 1), plan, |random| {
+        SimulatedFault::OtherBatches {
+            host: random.random_range(0..hosts),
+            slot: random.random_range(0..slots),
+        }
     });
 }
 

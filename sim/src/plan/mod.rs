@@ -136,6 +136,8 @@ pub(crate) enum SimulatedFault {
     HangThread { host: u32, slot: u32, for_us: u64 },
     /// A bit flips in a worker's weights.
     FlipBit { host: u32, slot: u32, bit: u32 },
+    /// A worker's program draws batches of another size than before, and so than the others.
+    OtherBatches { host: u32, slot: u32 },
     /// A worker's training function returns an error where it should succeed, and later than the others.
     RaiseLate { host: u32, slot: u32 },
     /// SIGSTOP to an agent, SIGCONT later.

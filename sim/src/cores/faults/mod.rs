@@ -189,6 +189,7 @@ fn place_of(fault: &SimulatedFault) -> TracePlace {
         | SimulatedFault::HangThread { host, slot, .. }
         | SimulatedFault::RaiseLate { host, slot }
         | SimulatedFault::FlipBit { host, slot, .. }
+        | SimulatedFault::OtherBatches { host, slot }
         | SimulatedFault::NoticeWorker { host, slot } => TracePlace { host, slot },
         SimulatedFault::KillAgent { host }
         | SimulatedFault::StopAgent { host, .. }

@@ -54,6 +54,11 @@ impl World {
                 self.flip_bit(process, bit);
                 None
             }
+            SimulatedFault::OtherBatches { host, slot } => {
+                let process = self.process_on(host, slot)?;
+                self.draw_other_batches(process);
+                None
+            }
             SimulatedFault::NoticeWorker { host, slot } => {
                 let process = self.process_on(host, slot)?;
                 self.hosts[host as usize].has_closed_slots = true;

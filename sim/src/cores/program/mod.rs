@@ -126,6 +126,8 @@ pub(super) struct TrainingProgram {
     pub(super) paces: ProgramPaces,
     /// Digests of commits that the State has not taken.
     pub(super) digests: StateDigests,
+    /// Whether it draws batches of another size than the program should.
+    pub(super) draws_others: bool,
     /// Whether a deadline timer runs for collectives.
     pub(super) is_watched: bool,
     /// The step that this process was told to save.

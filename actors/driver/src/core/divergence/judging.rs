@@ -51,7 +51,11 @@ pub(super) fn ways_apart(
     }
     let ranks: BTreeSet<u32> = ways.values().flatten().copied().collect();
     let is_common = |ranks: &BTreeSet<u32>| ranks.len() >= members as usize;
-    if !is_common(&ranks) || ways.values().any(is_common) {
+    let have_one = match is_planted(Bug::FurtherWayIsApart) {
+        true => ways.values().all(is_common),
+        false => ways.values().any(is_common),
+    };
+    if !is_common(&ranks) || have_one || is_planted(Bug::PassesNotCompared) {
         return None;
     }
     let mut ways: Vec<_> = ways.into_iter().collect();
