@@ -23,7 +23,7 @@ class Batch(NamedTuple):
 class EpochOrder:
     """The progress of an epoch over a data set, and the order of its samples. Base class of the samplers.
 
-    `set_epoch` at the end of an epoch begins the next one.
+    `set_epoch` begins an epoch, at its start or at the end of the one before.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool, seed: int, begins_anew: bool) -> None:
@@ -38,17 +38,25 @@ class EpochOrder:
         self._order: Optional[List[int]] = None
         #: The generation in which this rank has last done a batch, and the number of its samples.
         self._last_batch: Optional[Tuple[int, int]] = None
+        #: The generation in which this rank has last gone through its samples.
+        self._walked_in: Optional[int] = None
         #: The generation and the epoch of the last pass that gave all samples that were left.
         self._ended_pass: Optional[Tuple[int, int]] = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch, none of whose samples is done.
+        """Begins an epoch, none of whose samples is done. The epoch that a generation finds under way, or done, goes on,
+        so that a program may call this at the start of each epoch, as with torch's samplers, or at its end, as with Horovod's.
 
         Args:
             epoch: its number, from 0; with `shuffle`, it decides the order.
         """
-        self.epoch = epoch
-        self.processed_num = 0
+        # All ranks alike: no rank has gone through its samples before the generation began.
+        goes_on = epoch == self.epoch and self._walked_in != _context.generation()
+        if not goes_on:
+            self._begin_epoch(epoch, 0)
+
+    def _begin_epoch(self, epoch: int, processed: int) -> None:
+        self.epoch, self.processed_num = epoch, processed
         self._order = None
 
     def data_pass(self, name: str) -> _native.Pass:
@@ -95,8 +103,7 @@ class EpochOrder:
             processed = 0
         elif not 0 <= processed <= len(self.dataset):
             raise ValueError(f"processed_num is {processed}, of {len(self.dataset)} samples")
-        self.set_epoch(epoch)
-        self.processed_num = processed
+        self._begin_epoch(epoch, processed)
 
     def _pass_ended(self) -> None:
         """A pass has given all samples that were left, if any."""
@@ -105,6 +112,7 @@ class EpochOrder:
     def _pass_begins(self) -> None:
         """Warns of a second pass over an epoch that is done: it gives nothing. So does the first one of a generation
         that goes on from a commit behind the epoch's last step, as it should."""
+        self._walked_in = _context.generation()
         is_done = self.processed_num >= len(self.dataset)
         if is_done and self._ended_pass == (_context.generation(), self.epoch):
             self._ended_pass = None
@@ -147,7 +155,7 @@ class ElasticSampler(EpochOrder):
             length, `shuffle` or `seed`), such as one that has grown since the job was stopped. Every rank must have the new one
             then. Else such a state is refused.
 
-    `set_epoch` at the end of an epoch begins the next one.
+    `set_epoch` begins an epoch, at its start or at the end of the one before.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0, begins_anew: bool = False) -> None:
@@ -181,7 +189,8 @@ class ElasticSampler(EpochOrder):
         """
         if batch_size < 0:
             raise ValueError(f"batch_size must not be negative, and is {batch_size}")
-        self._last_batch = _context.generation(), batch_size
+        self._walked_in = _context.generation()
+        self._last_batch = self._walked_in, batch_size
         done = self.processed_num + batch_size * self.num_replicas
         self.processed_num = min(done, len(self.dataset))
 

@@ -197,7 +197,7 @@ class ShardedSampler(EpochOrder):
         seed: of that order, and of the shards' random streams.
         begins_anew: as of `ElasticSampler`.
 
-    `set_epoch` at the end of an epoch begins the next one.
+    `set_epoch` begins an epoch, at its start or at the end of the one before.
     """
 
     def __init__(

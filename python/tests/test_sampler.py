@@ -110,6 +110,45 @@ def test_a_second_pass_over_an_epoch_that_is_done_is_warned_of(monkeypatch, capl
     assert not caplog.clear() and list(done) == [] and not caplog.records, "a generation may begin behind the last step"
 
 
+@pytest.mark.parametrize("how", ["iter", "batches", "steps"])
+def test_an_epoch_that_a_generation_finds_under_way_goes_on(monkeypatch, how):
+    """Programs that call `set_epoch` at the start of an epoch do so again after each loss."""
+
+    def walked(sampler, batches):
+        if how == "iter":
+            iter(sampler)
+            sampler.record_batch(0, 2 * batches)
+        else:
+            steps = sampler.batches(2) if how == "batches" else sampler.steps()
+            for _ in range(batches):
+                next(steps)
+
+    def made():
+        return ShardedSampler(range(10), 2, 1) if how == "steps" else ElasticSampler(range(10))
+
+    monkeypatch.setattr(_context, "is_initialized", lambda: False)
+    generation = 1
+    monkeypatch.setattr(_context, "generation", lambda: generation)
+    sampler = made()
+    sampler.set_epoch(0)
+    walked(sampler, 2)
+    generation, newcomer = 2, made()
+    newcomer.load_state_dict(sampler.state_dict())
+    for each in (sampler, newcomer):
+        each.set_epoch(0)
+        assert each.processed_num == 4, "the epoch goes on, on each rank"
+        walked(each, 3)
+        assert each.processed_num == 10
+    generation = 3
+    sampler.set_epoch(0)
+    assert sampler.processed_num == 10, "the epoch was done before the loss"
+    sampler.set_epoch(1)
+    assert (sampler.epoch, sampler.processed_num) == (1, 0)
+    walked(sampler, 1)
+    sampler.set_epoch(1)
+    assert sampler.processed_num == 0, "the program begins the epoch anew"
+
+
 def test_a_size_that_no_batch_has_is_refused_with_its_value(world):
     sampler = ElasticSampler(range(10), shuffle=False)
     for size in (0, -3):
