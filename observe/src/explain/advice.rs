@@ -8,6 +8,16 @@ use crate::ledger::{ResetAccount, TimeBucket};
 /// Share of a reset's cost above which the advice is about one bucket alone.
 const MAIN_SHARE: f64 = 0.5;
 
+/// The words with which an agent reports a kill by the OOM killer.
+const OUT_OF_MEMORY: &str = "for want of memory";
+
+/// The ends of jobs whose workers failed too often: what killed them is what to mend.
+const FAILED_TOO_OFTEN: [&str; 3] = ["blacklisted", "limit of", "every worker failed"];
+
+/// Advice on a job that failed by kills of the OOM killer.
+const FOR_MEMORY_AT_END: &str = "the kernel killed workers for want of memory: give their hosts or control groups more memory, or start fewer \
+                                 workers there (slots): each holds the state and a copy of the last commit";
+
 /// Advice if the OOM killer was at work.
 const FOR_MEMORY: &str = "if so, give the host or its control group more memory, or start fewer workers there (its slots): \
                           each holds the state and a copy of the last commit";
@@ -101,9 +111,17 @@ fn for_cause(cause: &ResetCause) -> Vec<String> {
     vec![advice]
 }
 
-/// Advice on a job that has failed, where its result has none.
-pub(super) fn advice_for_end(result: &JobResult) -> Option<String> {
+/// Advice on a job that has failed, where its result has none; `was_short_of_memory` if one of its resets began with a kill by
+/// the OOM killer.
+pub(super) fn advice_for_end(result: &JobResult, was_short_of_memory: bool) -> Option<String> {
     let reason = &result.reason;
+    let first = result.first_failure.as_ref();
+    let is_of_memory = reason.contains(OUT_OF_MEMORY)
+        || first.is_some_and(|first| first.message.contains(OUT_OF_MEMORY))
+        || was_short_of_memory && FAILED_TOO_OFTEN.iter().any(|words| reason.contains(words));
+    if is_of_memory {
+        return Some(FOR_MEMORY_AT_END.to_owned());
+    }
     let advice = [
         (
             "elastic timeout",

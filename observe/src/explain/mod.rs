@@ -273,6 +273,7 @@ fn of_end(record: &LoggedJob, result: &JobResult) -> Explanation {
         sentences.push(format!("The first failure was that of {}{rank}: {how}.", failure.worker));
     }
     let totals = record.ledger.totals(record.last_at);
+    let was_short_of_memory = record.ledger.resets().any(|account| account.out_of_memory.is_some());
     Explanation {
         job: None,
         generation: result.generation.0,
@@ -285,7 +286,7 @@ fn of_end(record: &LoggedJob, result: &JobResult) -> Explanation {
         ms: None,
         cost: cost(&totals),
         steps_lost: 0,
-        advice: result.hint.clone().or_else(|| advice_for_end(result)),
+        advice: result.hint.clone().or_else(|| advice_for_end(result, was_short_of_memory)),
         sentences,
     }
 }

@@ -156,3 +156,39 @@ fn a_log_without_its_beginning_does_not_say_that_no_slot_trains_while_the_driver
     assert!(now.contains("generation 7 trains with 3 workers"), "{now}");
     assert!(now.contains("what came before is missing"), "{now}");
 }
+
+/// A job of which worker `a` has been killed, and which ended as its hosts were blacklisted.
+fn advice_at_end(message: &str, is_told_of_memory: bool) -> String {
+    let cause = ResetCause::WorkerExited { worker: worker("a"), status: ExitStatus::Signal(9) };
+    let mut record = broken(&cause, ResetWay::Abort);
+    if is_told_of_memory {
+        let detail = "killed for want of memory".to_owned();
+        let kind = EventKind::WorkerOutOfMemory { worker: worker("a"), detail };
+        let event = DriverEvent { term: Term(1), generation: GenerationId(1), kind };
+        let entry = LoggedEntry::Event(Box::new(event));
+        record.handle_line(&LoggedLine { at: Time::from_ms(67_000), entry });
+    }
+    let result = JobResult {
+        outcome: JobOutcome::Failed,
+        code: 1,
+        reason: format!("every host is blacklisted: a, b; first {message}"),
+        hint: None,
+        generation: GenerationId(2),
+        first_failure: None,
+    };
+    of_end(&record, &result).advice.expect("a failed job has one")
+}
+
+#[test]
+fn a_job_that_fails_by_kills_of_the_oom_killer_is_advised_of_memory() {
+    let plain = advice_at_end("a[0]#3: signal 9 (SIGKILL)", false);
+    assert!(plain.contains("--blacklist-cooldown-range"), "{plain}");
+    for (message, is_told) in [
+        ("a[0]#3: signal 9 (SIGKILL)", true),
+        ("a[0]#3: signal 9 (SIGKILL)\nkilled for want of memory: its control group", false),
+    ] {
+        let advice = advice_at_end(message, is_told);
+        assert!(advice.contains("more memory"), "{advice}");
+        assert!(!advice.contains("--blacklist-cooldown-range"), "{advice}");
+    }
+}
