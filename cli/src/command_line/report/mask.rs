@@ -26,6 +26,29 @@ const SECRET_NAMES: [&str; 15] = [
     "token",
 ];
 
+/// The last words of names whose values are secret, in lower case: of flags, of variables, and of names of several words.
+const SECRET_WORDS: [&str; 13] = [
+    "auth",
+    "credential",
+    "credentials",
+    "key",
+    "passphrase",
+    "passwd",
+    "password",
+    "passwords",
+    "pwd",
+    "secret",
+    "secrets",
+    "token",
+    "authorization",
+];
+
+/// The variable in which a shell keeps its working directory.
+const WORKING_DIRECTORY: &str = "PWD";
+
+/// Fewest letters of a flag after one dash whose value may be the next word: `-p` may mean anything.
+const FLAG_LETTERS_MIN: usize = 3;
+
 /// Fewest characters after `en1-` of a token.
 const TOKEN_CHARACTERS_MIN: usize = 16;
 
@@ -173,7 +196,7 @@ fn value_after(name: &str, after: &str) -> Option<(usize, usize)> {
             gap += blank(&after[gap..]);
         }
         // The value of a flag is the next word.
-        _ if name.starts_with("--") && quote == 0 && gap > 0 && sign != Some('-') => {}
+        _ if is_long_flag(name) && quote == 0 && gap > 0 && sign != Some('-') => {}
         _ => return None,
     }
     let value = &after[gap..];
@@ -193,10 +216,33 @@ fn value_after(name: &str, after: &str) -> Option<(usize, usize)> {
     (value > 0 && !after[gap..].starts_with(MASKED)).then_some((gap, value))
 }
 
-/// Whether a name says that its value is secret.
+/// Whether a name says that its value is secret: by its end, or by its last word.
 fn is_secret_name(name: &str) -> bool {
-    let name = name.trim_start_matches('-').to_ascii_lowercase().replace(['-', '.'], "_");
-    SECRET_NAMES.iter().any(|secret| name.ends_with(secret))
+    let ended = name.trim_start_matches('-').to_ascii_lowercase().replace(['-', '.'], "_");
+    SECRET_NAMES.iter().any(|secret| ended.ends_with(secret)) || has_secret_word(name)
+}
+
+/// Whether the last word of a name, numbers aside, is one of [`SECRET_WORDS`]. A lone word of a text is no name: `key: 5`.
+fn has_secret_word(name: &str) -> bool {
+    let bare = name.trim_start_matches('-');
+    let is_separator = |it: char| matches!(it, '-' | '_' | '.');
+    let bare = bare.trim_end_matches(|it: char| it.is_ascii_digit() || is_separator(it));
+    let begin = bare.rfind(is_separator).map_or(0, |at| at + 1);
+    let word = &bare[begin..];
+    // `wandbKey`: a capital begins a word.
+    let camel = word
+        .rfind(|it: char| it.is_ascii_uppercase())
+        .filter(|at| word[..*at].ends_with(|it: char| it.is_ascii_lowercase()));
+    let word = &word[camel.unwrap_or(0)..];
+    let is_variable = bare.bytes().all(|it| it.is_ascii_uppercase()) && bare != WORKING_DIRECTORY;
+    let is_name = word.len() < bare.len() || name.starts_with('-') || is_variable;
+    is_name && SECRET_WORDS.iter().any(|secret| word.eq_ignore_ascii_case(secret))
+}
+
+/// Whether a name is a flag by its form: `--name`, or `-name` as Go and Java have it.
+fn is_long_flag(name: &str) -> bool {
+    name.starts_with("--")
+        || name.strip_prefix('-').is_some_and(|letters| letters.len() >= FLAG_LETTERS_MIN)
 }
 
 /// The text with some of its runs of such characters replaced.
@@ -245,6 +291,56 @@ mod tests {
             ("A_TOKEN=en1-abcdefghijklmnopqrst x", "A_TOKEN=[secret] x"),
         ] {
             assert_eq!(mask_text(text), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_whose_last_word_is_secret_masks_its_value_in_each_form_and_no_other_name_does() {
+        for name in [
+            "--wandb-key",
+            "--wandb_key",
+            "--wandbKey",
+            "--key",
+            "--auth",
+            "--pwd",
+            "--db-passwd",
+            "--api-key-2",
+            "--hf-token1",
+            "-wandb-key",
+            "-password",
+            "--aws-credentials",
+        ] {
+            assert_eq!(mask_text(&format!("{name}=abc x")), format!("{name}={MASKED} x"));
+            assert_eq!(mask_text(&format!("run {name} abc x")), format!("run {name} {MASKED} x"));
+            let command = [name.to_owned(), "abc".to_owned(), "x".to_owned()];
+            assert_eq!(masked_command(&command), [name, MASKED, "x"]);
+        }
+        for variable in ["MYSQL_PWD", "WANDB_KEY", "BASIC_AUTH", "KEY", "SSH_KEY_2", "Db_Secret"] {
+            assert_eq!(mask_text(&format!("{variable}=abc x")), format!("{variable}={MASKED} x"));
+        }
+        for harmless in [
+            "--key-size 5",
+            "--key-size=5",
+            "--tokenizer bert",
+            "--num-keys 3",
+            "--num_keys=3",
+            "--max-tokens 5",
+            "--author me",
+            "--monkey=1",
+            "--hotkeys on",
+            "--credential-free x",
+            "--secret-sharing 2",
+            "-p abc",
+            "-pwd",
+            "PWD=/home/me",
+            "OLDPWD=/home/me",
+            "MONKEY=1",
+            "key: 5",
+            "the key is 5, auth follows",
+        ] {
+            assert_eq!(mask_text(harmless), harmless);
+            let words: Vec<String> = harmless.split(' ').map(ToOwned::to_owned).collect();
+            assert_eq!(masked_command(&words), words);
         }
     }
 
