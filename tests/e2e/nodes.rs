@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::etcd::Etcd;
 use crate::network::{HERE, Network, Place};
-use crate::support::{binary, is_running, signal, wait_until};
+use crate::support::{binary, is_running, now, signal, wait_until};
 
 const MEET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/meet.py");
 
@@ -393,6 +394,25 @@ fn t_2_the_agent_beside_the_driver_is_started_again_when_it_is_killed() {
     let said = nodes.stderr(0);
     assert!(said.contains("the agent of this node ended and is started again"), "{said}");
     nodes.finish();
+}
+
+#[test]
+fn g_9_the_workers_of_a_driver_that_is_killed_end_at_once() {
+    let Some(network) = Network::enter(1) else { return };
+    let mut nodes = Nodes::new();
+    let head = endpoint(network.place(0));
+    let flags = ["--nnodes", "1:2", "--rdzv-endpoint", &head, "--rdzv-conf", "last_call_timeout=1"];
+    let secret = [("ELASTIC_TOKEN", "a long random text of all nodes")];
+    nodes.start(0, network.place(0), &flags, &secret);
+    assert_met(&nodes.met(1));
+    let agent = agent_beside(nodes.running[0].1.id());
+    let (_, mut run) = nodes.running.remove(0);
+    let begun = now();
+    run.kill().expect("it runs");
+    run.wait().expect("it was ours");
+    // The agent ends after its workers.
+    wait_until("the agent's end", || (!is_running(agent)).then_some(()));
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
 #[test]
