@@ -18,7 +18,7 @@ use elastic_transport::{
 };
 use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::boot_time;
 use super::driver_address::DriverAddress;
@@ -35,6 +35,12 @@ use crate::command_line::{CommandFailure, ResultExt, WorkerPlan};
 
 /// Interval between two looks for a token that is missing yet.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Time without a driver after which a warning names the address that does not answer.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
+
+/// Interval between two such warnings.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// Timeout for the last messages to the driver, and for the last lines of workers' output.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -176,13 +182,28 @@ async fn find_driver(
         options.seed = system_seed();
         options.found = found.clone();
         options.patience = until.saturating_duration_since(Instant::now());
-        match join(options).await {
+        match told_meanwhile(&plan.driver, until, join(options)).await {
             Ok(joined) => return Ok(joined),
             // The token of an earlier driver was read just before this driver stored its own.
             Err(ConnectError::WrongAuthority { .. })
                 if plan.token.read().is_ok_and(|token| token.authority != authority) => {}
             Err(error) => return Err(refused(plan, error)),
         }
+    }
+}
+
+/// Waits for the driver, and says at which address it does not answer: once soon, and then rarely.
+async fn told_meanwhile<T>(driver: &str, until: Instant, joining: impl Future<Output = T>) -> T {
+    let mut joining = std::pin::pin!(joining);
+    let mut pause = TOLD_AFTER;
+    loop {
+        if let Ok(joined) = timeout(pause, &mut joining).await {
+            return joined;
+        }
+        pause = TOLD_EVERY;
+        let left = until.saturating_duration_since(Instant::now());
+        let gives_up_in = Duration::from_secs(left.as_secs());
+        tracing::warn!(driver, ?gives_up_in, "no driver answers there yet: waiting for it");
     }
 }
 
