@@ -64,7 +64,7 @@ pub(crate) use list::print_jobs;
 pub(crate) use logging::{flush_stderr, say, start_logging, stderr_lane};
 pub(crate) use logs::print_logs;
 pub(crate) use man::run_man;
-pub(crate) use node_plan::{NodePlan, SecretSource};
+pub(crate) use node_plan::{NodePlan, SecretSource, covers, refuse_bind};
 pub(crate) use operate::{drain_host, readmit_host, stop_job};
 pub(crate) use printable::printable;
 pub(crate) use reading::{flag_variables, read, warn_of_misspelt_variables};

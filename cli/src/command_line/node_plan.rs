@@ -1,6 +1,7 @@
 //! The plan of one node, if `run` is typed on each of a job's several nodes. Called by `driver_plan`.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub(crate) struct NodePlan {
     pub(crate) head: Option<String>,
     /// The value of `--node-rank`: rank 0 starts the driver, and no other does.
     pub(crate) rank: Option<u32>,
+    /// The address of `--bind` without a store: it covers the head's.
+    pub(crate) bind: Option<SocketAddr>,
     /// The plan of the driver, if this node turns out to run it; its address is filled in later.
     pub(crate) driver: DriverPlan,
     /// The node's name, if it is known to be unique.
@@ -107,6 +110,10 @@ pub(super) fn plan_node(run: &RunFlags) -> Result<Option<NodePlan>, CommandFailu
     flags.max_np = flags.max_np.or(Some(most));
     flags.last_call_timeout = flags.last_call_timeout.or(Some(LAST_CALL));
     flags.store = flags.store.or(store);
+    let of_head = flags.bind.filter(|_| flags.store.is_none());
+    if let (Some(bind), Some(head)) = (of_head, &head) {
+        check_bind(bind, head)?;
+    }
     let bind = ([0, 0, 0, 0], 0).into();
     let bind = flags.bind.unwrap_or(bind);
     let mut driver = plan(&flags, &program, bind, LauncherKind::Join, None)?;
@@ -120,6 +127,7 @@ pub(super) fn plan_node(run: &RunFlags) -> Result<Option<NodePlan>, CommandFailu
     Ok(Some(NodePlan {
         head,
         rank: run.torch.node_rank,
+        bind: of_head,
         patience: driver.config.deadlines.elastic,
         driver,
         name: named.or(slurm.map(|task| task.node)),
@@ -159,6 +167,10 @@ fn rendezvous(
         let message = format!("--node-rank {rank} is none of --nnodes {}", nodes.max);
         return Err(CommandFailure::usage(message).hint("nodes are numbered from 0"));
     }
+    if torch.master_port == Some(0) {
+        let message = "--master-port 0 is another port on every node";
+        return Err(CommandFailure::usage(message).hint("give the same port on all nodes"));
+    }
     let port = torch.master_port.unwrap_or(RENDEZVOUS_PORT);
     let endpoint = torch.rdzv_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
     endpoint.map_or(Ok(()), refuse_no_address)?;
@@ -182,11 +194,43 @@ fn rendezvous(
     Ok(Some(Rendezvous { nodes, head, store }))
 }
 
+/// Whether a socket that is bound to an address gets the packets to the head's.
+pub(crate) fn covers(bind: SocketAddr, head: SocketAddr) -> bool {
+    let (ip, head_ip) = (bind.ip().to_canonical(), head.ip().to_canonical());
+    let covers_ip = match ip {
+        IpAddr::V4(any) if any.is_unspecified() => head_ip.is_ipv4(),
+        ip => ip.is_unspecified() || ip == head_ip,
+    };
+    covers_ip && bind.port() == head.port()
+}
+
+/// The refusal of an address of `--bind` that does not cover the endpoint's.
+pub(crate) fn refuse_bind(bind: SocketAddr, head: &str) -> CommandFailure {
+    let port = head.rsplit_once(':').map_or("PORT", |(_, port)| port);
+    CommandFailure::usage(format!("--bind {bind} does not cover {head}, where the nodes meet"))
+        .hint(format!(
+            "leave --bind out, or give it as that address, as 0.0.0.0:{port} or as [::]:{port}"
+        ))
+}
+
+/// Refuses an address of `--bind` that cannot cover the endpoint's, as far as is known before its name is resolved.
+fn check_bind(bind: SocketAddr, head: &str) -> Result<(), CommandFailure> {
+    let is_covered = match (head.parse(), head.rsplit_once(':')) {
+        (Ok(address), _) => covers(bind, address),
+        (Err(_), Some((_, port))) => port.parse() == Ok(bind.port()),
+        (Err(_), None) => true,
+    };
+    if is_covered { Ok(()) } else { Err(refuse_bind(bind, head)) }
+}
+
 /// Refuses an endpoint that no other node can reach, whatever its host is.
 fn refuse_no_address(endpoint: &str) -> Result<(), CommandFailure> {
     let what = match endpoint.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') && port.parse::<u16>().is_err() => {
             format!("has {port:?} as its port")
+        }
+        Some((_, "0")) if endpoint.parse::<std::net::Ipv6Addr>().is_err() => {
+            "has port 0, which is another port on every node".to_owned()
         }
         split => {
             let host = if has_port(endpoint) {
@@ -195,7 +239,7 @@ fn refuse_no_address(endpoint: &str) -> Result<(), CommandFailure> {
                 endpoint
             };
             let host = host.trim_start_matches('[').trim_end_matches(']');
-            let is_any = |address: std::net::IpAddr| address.is_unspecified();
+            let is_any = |address: IpAddr| address.is_unspecified();
             if !host.parse().is_ok_and(is_any) {
                 return Ok(());
             }
@@ -297,8 +341,45 @@ mod tests {
             let message = refused(at(endpoint));
             assert!(message.contains("as its port"), "{message}");
         }
-        for endpoint in ["fd00::1", "[fd00::1]:29500", "head", "10.0.0.1:1"] {
+        for endpoint in ["head:0", "10.0.0.1:0", "[fd00::1]:0"] {
+            let message = refused(at(endpoint));
+            assert!(message.contains("port 0"), "{message}");
+        }
+        let master_addr = Some("head".to_owned());
+        let master = TorchFlags { master_addr, master_port: Some(0), ..flags(2, 2) };
+        assert!(refused(master).contains("--master-port 0"));
+        for endpoint in ["fd00::1", "fd00::0", "[fd00::1]:29500", "head", "10.0.0.1:1"] {
             planned(at(endpoint));
+        }
+    }
+
+    #[test]
+    fn t_2_an_address_to_bind_that_covers_the_endpoint_s_is_kept_and_any_other_refused() {
+        let at = |endpoint: &str, bind: &str| {
+            let rdzv_endpoint = Some(endpoint.to_owned());
+            let mut run = arguments(TorchFlags { rdzv_endpoint, ..flags(2, 2) });
+            run.driver.bind = Some(bind.parse().expect("a literal"));
+            plan_node(&run).map(|plan| plan.and_then(|plan| plan.bind).map(|bind| bind.to_string()))
+        };
+        for (endpoint, bind) in [
+            ("10.0.0.1:7", "10.0.0.1:7"),
+            ("10.0.0.1:7", "0.0.0.0:7"),
+            ("10.0.0.1", "[::]:29400"),
+            ("[fd00::1]:7", "[::]:7"),
+            // A name is resolved later.
+            ("head:7", "10.0.0.1:7"),
+        ] {
+            assert_eq!(at(endpoint, bind).expect("covered").as_deref(), Some(bind));
+        }
+        for (endpoint, bind) in [
+            ("10.0.0.1:7", "10.0.0.2:7"),
+            ("10.0.0.1:7", "0.0.0.0:8"),
+            ("10.0.0.1:7", "0.0.0.0:0"),
+            ("[fd00::1]:7", "0.0.0.0:7"),
+            ("head:7", "0.0.0.0:8"),
+        ] {
+            let refused = at(endpoint, bind).expect_err("not covered").to_string();
+            assert!(refused.contains("does not cover"), "{refused}");
         }
     }
 

@@ -69,9 +69,25 @@ const PACKETS_MAX: usize = 3;
 /// Shortest packet with which QUIC begins (RFC 9000, section 14.1).
 const FIRST_PACKET_BYTES: usize = 1_200;
 
-/// Whether packets of this host's own address reach a driver's, and answers come back: the driver is asked for its versions
-/// (RFC 9000, section 6), for which it needs no token.
+/// The outcome of a look for a driver at an address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum DriverLook {
+    /// A driver answers.
+    Answered,
+    /// The host says that nothing listens on the port.
+    Refused,
+    /// Nothing comes back: the host is away, a firewall drops the packet, or the port's process does not serve yet.
+    Silent,
+}
+
+/// Whether packets of this host's own address reach a driver's, and answers come back.
 pub(crate) fn is_answered_at(from: IpAddr, to: SocketAddr) -> bool {
+    look_at(from, to) == DriverLook::Answered
+}
+
+/// Looks for a driver at an address, from this host's own address: the driver is asked for its versions (RFC 9000, section
+/// 6), for which it needs no token.
+pub(crate) fn look_at(from: IpAddr, to: SocketAddr) -> DriverLook {
     let asked = || {
         let socket = UdpSocket::bind((from, 0))?;
         socket.connect(to)?;
@@ -86,7 +102,17 @@ pub(crate) fn is_answered_at(from: IpAddr, to: SocketAddr) -> bool {
         // A long header and version 0: the list of versions.
         std::io::Result::Ok(bytes > 5 && answer[0] & 0x80 != 0 && answer[1..5] == [0; 4])
     };
-    (0..PACKETS_MAX).any(|_| asked().unwrap_or(false))
+    let mut seen = DriverLook::Silent;
+    for _ in 0..PACKETS_MAX {
+        match asked() {
+            Ok(true) => return DriverLook::Answered,
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                seen = DriverLook::Refused;
+            }
+            Ok(false) | Err(_) => {}
+        }
+    }
+    seen
 }
 
 /// A socket whose peer is an address. No packet is sent.
@@ -156,6 +182,9 @@ mod tests {
         for _ in 0..PACKETS_MAX {
             assert_eq!(silent.recv(&mut packet).expect("it was sent"), FIRST_PACKET_BYTES);
         }
+        assert_eq!(look_at(Ipv4Addr::LOCALHOST.into(), there), DriverLook::Silent);
+        let nobody = SocketAddr::from((Ipv4Addr::new(127, 7, 7, 7), 7));
+        assert_eq!(look_at(Ipv4Addr::LOCALHOST.into(), nobody), DriverLook::Refused);
         let elsewhere: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
         assert!(!is_answered_at(elsewhere, there), "this host has no such address");
     }

@@ -4,6 +4,7 @@
 
 mod beside;
 mod head;
+mod head_choice;
 mod name;
 mod secret;
 mod taken_port;
