@@ -23,6 +23,8 @@ CASES = [
     "calls_that_do_not_match",
     "sync_batch_norm",
     "settings_of_the_optimizer",
+    "groups_that_the_program_holds",
+    "types_of_a_broadcast_state",
 ]
 
 

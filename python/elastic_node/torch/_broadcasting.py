@@ -9,6 +9,7 @@ import torch
 from .. import _agreement, _context, _exchanges, _objects
 from .._handle import Handle
 from ._buckets import in_order
+from ._loading import give_optimizer
 from ._optimizer import parameters_of
 
 #: Types of the values of a `state_dict()`.
@@ -48,7 +49,8 @@ def _pair(given: Named) -> Tuple[Optional[str], object]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Optional[torch.nn.Module] = None
 ) -> None:
-    """Takes over the state of `root_rank`'s optimiser. No parameter and no gradient is touched.
+    """Takes over the state of `root_rank`'s optimiser, with the types of its tensors, where torch casts them to those of the
+    parameters. Its groups stay the objects that they are. No parameter and no gradient is touched.
 
     State is counted by the parameters' places: ranks compare the parameters' shapes, and their names if the optimiser
     is a `DistributedOptimizer` with `named_parameters`, or `model` is given.
@@ -74,4 +76,4 @@ def broadcast_optimizer_state(
     )
     state = _objects.broadcast_object(optimizer.state_dict(), root_rank)
     if _context.place()[0] != root_rank:
-        optimizer.load_state_dict(state)
+        give_optimizer(optimizer, state)

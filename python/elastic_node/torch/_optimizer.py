@@ -290,29 +290,6 @@ def _check_shards(
         raise ValueError("shards are those of the whole world: leave process_set out")
 
 
-def give(optimizer: torch.optim.Optimizer, content: Dict[str, Any]) -> None:
-    """Loads an optimiser's `state_dict()` as it was saved. torch itself casts all floating-point tensors in it to their parameter's
-    type, and so moments in float32 of parameters in bfloat16."""
-    optimizer.load_state_dict(content)
-    numbers = [number for group in content["param_groups"] for number in group["params"]]
-    for parameter, number in zip(parameters_of(optimizer.param_groups), numbers):
-        own, saved = optimizer.state.get(parameter), content["state"].get(number)
-        if isinstance(own, dict) and isinstance(saved, dict):
-            for name in own.keys() & saved.keys():
-                own[name] = _as_saved(own[name], saved[name])
-
-
-def _as_saved(loaded: Any, saved: Any) -> Any:
-    """A value of an optimiser's state, with the types that its tensors were saved with."""
-    if isinstance(loaded, torch.Tensor) and isinstance(saved, torch.Tensor):
-        return loaded if loaded.dtype == saved.dtype else saved.detach().to(loaded.device, copy=True)
-    if isinstance(loaded, dict) and isinstance(saved, dict):
-        return {name: _as_saved(value, saved.get(name)) for name, value in loaded.items()}
-    if isinstance(loaded, list) and isinstance(saved, list) and len(loaded) == len(saved):
-        return [_as_saved(*pair) for pair in zip(loaded, saved)]
-    return loaded
-
-
 def parameters_of(param_groups: List[Dict[str, Any]]) -> List[torch.Tensor]:
     return [parameter for group in param_groups for parameter in group["params"]]
 

@@ -8,7 +8,7 @@ import torch
 
 from .. import _agreement, _codec, _holders
 from ..elastic import ObjectState
-from . import _in_place, _optimizer
+from . import _in_place, _loading, _optimizer
 
 if TYPE_CHECKING:
     from .. import _native
@@ -30,7 +30,8 @@ class TorchState(ObjectState):
     unfinished step is forgotten. All of that stays where live state is kept.
 
     The mode of a module, training or evaluation, goes back with the state to that of the last commit. An optimiser's state keeps the
-    types of its tensors, where torch casts them to those of the parameters.
+    types of its tensors, where torch casts them to those of the parameters. Its groups, and the lists and dictionaries of a scheduler,
+    stay the objects that they are.
 
     A module in `DistributedDataParallel` is saved as the module within. Tensors on other devices are saved in main
     memory. Of a module whose `state_dict()` leaves something out, that is left out here, too: a metric of torchmetrics has an empty
@@ -121,7 +122,9 @@ class TorchState(ObjectState):
                     holder.data = content.detach().to(holder.device, holder.dtype)
             holder.grad = None
         elif isinstance(holder, torch.optim.Optimizer):
-            _optimizer.give(holder, content)
+            _loading.give_optimizer(holder, content)
+        elif isinstance(holder, torch.optim.lr_scheduler.LRScheduler):
+            _loading.give_scheduler(holder, content)
         else:
             super()._give(holder, content)
 

@@ -356,6 +356,34 @@ def settings_of_the_optimizer():
     return greatest
 
 
+def groups_that_the_program_holds():
+    model, data = model_and_data()
+    plain = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.1, momentum=0.9)
+    weight, bias = plain.param_groups
+    optimizer = hvd.DistributedOptimizer(plain)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for step in range(1, 6):
+        weight["lr"], bias["lr"] = 0.1 / step, 0.2 / step
+        train(model, data, optimizer, steps=1)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.04]
+    return drift(model)
+
+
+def types_of_a_broadcast_state():
+    model, data = model_and_data()
+    model, data = model.double(), data.double()
+    plain = torch.optim.NAdam(model.parameters(), lr=0.1)
+    if hvd.rank() == 0:
+        train(model, data, plain)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(plain, root_rank=0)
+    products = [of["mu_product"] for of in plain.state.values()]
+    assert {product.dtype for product in products} == {torch.float32}, products
+    train(model, data, hvd.DistributedOptimizer(plain))
+    return drift(model)
+
+
 def train_sparse(model, optimizer):
     for step in range(3):
         optimizer.zero_grad()
