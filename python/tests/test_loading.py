@@ -1,4 +1,5 @@
-"""What a program holds of an optimiser or a scheduler stays the objects that they are, with the content that is loaded."""
+"""What a program holds of an optimiser or a scheduler stays the objects that they are, with the content that is loaded; and a
+distributed optimiser stays distributed."""
 
 import pytest
 
@@ -141,3 +142,29 @@ def test_optimizers_that_share_groups_with_another_one_go_on_sharing_them(kind):
     roundtrip(en.elastic.TorchState(model, optimizer))
     for part in (optimizer, inner):
         assert part.param_groups is groups and groups[0] is group
+
+
+@pytest.mark.parametrize("scheduled", ["before", "after", "not"])
+def test_a_distributed_optimizer_stays_distributed_when_a_state_is_loaded(scheduled):
+    model, plain = model_and_optimizer()
+    if scheduled == "before":
+        torch.optim.lr_scheduler.StepLR(plain, 5)
+    optimizer = en.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+    if scheduled == "after":
+        torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    state = en.elastic.TorchState(model, optimizer)
+    state.save()
+    for load in (lambda: None, lambda: optimizer.load_state_dict(optimizer.state_dict()), state.restore, lambda: roundtrip(state)):
+        load()
+        synchronize, synchronized = type(optimizer).synchronize, []
+        optimizer.synchronize = lambda: synchronized.append(synchronize(optimizer))
+        with torch.profiler.profile() as profile:
+            step(model, optimizer)
+        del optimizer.synchronize
+        assert len(synchronized) == 1, "gradients are averaged"
+        assert calls == ["before", "after"], calls
+        assert sum(event.name.startswith("Optimizer.step#") for event in profile.events()) == 1
+        calls.clear()

@@ -24,6 +24,7 @@ CASES = [
     "sync_batch_norm",
     "settings_of_the_optimizer",
     "groups_that_the_program_holds",
+    "loaded_after_a_scheduler",
     "types_of_a_broadcast_state",
 ]
 

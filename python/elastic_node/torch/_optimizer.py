@@ -40,6 +40,9 @@ class _Method:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
+        # torch gives a class whose `step` has no such mark another `step`, with hooks, at each `load_state_dict`. The optimiser's own
+        # step, which this one calls, has the hooks.
+        function.hooked = True  # type: ignore[attr-defined]
         self.__doc__ = function.__doc__
         self.kept = f"_distributed_{function.__name__}"
 

@@ -370,6 +370,16 @@ def groups_that_the_program_holds():
     return drift(model)
 
 
+def loaded_after_a_scheduler():
+    model, data = model_and_data()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(plain, 2)
+    optimizer = hvd.DistributedOptimizer(plain)
+    optimizer.load_state_dict(optimizer.state_dict())
+    train(model, data, optimizer, scheduler=scheduler)
+    return drift(model)
+
+
 def types_of_a_broadcast_state():
     model, data = model_and_data()
     model, data = model.double(), data.double()
