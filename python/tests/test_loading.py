@@ -168,3 +168,80 @@ def test_a_distributed_optimizer_stays_distributed_when_a_state_is_loaded(schedu
         assert calls == ["before", "after"], calls
         assert sum(event.name.startswith("Optimizer.step#") for event in profile.events()) == 1
         calls.clear()
+
+
+class Sam(torch.optim.Optimizer):
+    """Sharpness-aware minimisation, as published: the momentum is that of an optimiser within."""
+
+    def __init__(self, params, base=torch.optim.SGD, **kwargs):
+        super().__init__(params, {"rho": 0.05, **kwargs})
+        self.base_optimizer = base(self.param_groups, **kwargs)
+        self.param_groups = self.base_optimizer.param_groups
+        self.defaults.update(self.base_optimizer.defaults)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["old_p"] = parameter.clone()
+        self.base_optimizer.step()
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        self.base_optimizer.param_groups = self.param_groups
+
+
+def trained_by_sam(steps, **more):
+    model, _ = model_and_optimizer()
+    optimizer = Sam(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(steps):
+        step(model, optimizer)
+    return en.elastic.TorchState(model, optimizer, **{name: of(optimizer) for name, of in more.items()})
+
+
+@pytest.mark.parametrize("more", [{}, {"base": lambda optimizer: optimizer.base_optimizer}])
+def test_an_optimizer_within_another_one_is_part_of_its_content(more):
+    source, target = trained_by_sam(3, **more), trained_by_sam(1, **more)
+    header, buffers = source._capture()
+    target._apply(header, [bytearray(buffer) for buffer in buffers])
+    source.save()
+    due = [dict(of) for of in source.optimizer.base_optimizer.state.values()]
+    due = [of["momentum_buffer"].clone() for of in due]
+    step(source.model, source.optimizer)
+    source.restore()
+    for state in (source, target):
+        outer, inner = state.optimizer, state.optimizer.base_optimizer
+        assert outer.param_groups is inner.param_groups
+        assert all(torch.equal(of["momentum_buffer"], momentum) for of, momentum in zip(inner.state.values(), due))
+        assert len(outer.state) == len(inner.state) == len(due)
+    names = {name: "momentum_buffer" in repr(content) for name, content in source.capture().items()}
+    assert [name for name in names if names[name]] == (["base"] if more else ["optimizer"]), "it is saved once"
+
+
+def test_a_state_of_an_optimizer_within_another_one_loads_from_earlier_content():
+    source, target = trained_by_sam(3), trained_by_sam(1)
+    content = source.capture()
+    del content["optimizer"]["inner_optimizers"]
+    target.apply(content)
+    assert torch.equal(target.model[0].weight, source.model[0].weight)
+
+
+class Lookahead(Around):
+    """A wrapper whose `state_dict` leaves out its slow weights."""
+
+    def __init__(self, base):
+        super().__init__(base)
+        self.state = {parameter: {"slow": parameter.detach().clone()} for group in base.param_groups for parameter in group["params"]}
+
+
+def test_a_wrapper_that_leaves_out_a_part_of_its_state_is_refused():
+    model, plain = model_and_optimizer()
+    refused = "'optimizer' in the state is an optimiser .Lookahead. around another one .Adam., and its state_dict.. leaves out .* .*slow"
+    state = en.elastic.TorchState(model, optimizer=Lookahead(plain))
+    with pytest.raises(TypeError, match=refused):
+        state._check_encodable()
+    with pytest.raises(TypeError, match=refused):
+        en.elastic.TorchState(model, optimizer=Lookahead(plain)).commit()
+    for complete in (Around(plain), Shown(plain)):
+        step(model, plain)
+        en.elastic.TorchState(model, optimizer=complete)._check_encodable()

@@ -9,7 +9,7 @@ import torch
 from .. import _agreement, _context, _exchanges, _objects
 from .._handle import Handle
 from ._buckets import in_order
-from ._loading import give_optimizer
+from ._loading import content_of, give_optimizer
 from ._optimizer import parameters_of
 
 #: Types of the values of a `state_dict()`.
@@ -74,6 +74,6 @@ def broadcast_optimizer_state(
         in_order(parameters_of(optimizer.param_groups), names),
         way_out,
     )
-    state = _objects.broadcast_object(optimizer.state_dict(), root_rank)
+    state = _objects.broadcast_object(content_of(optimizer), root_rank)
     if _context.place()[0] != root_rank:
         give_optimizer(optimizer, state)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter, OrderedDict, defaultdict
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional
 
 import torch
 
@@ -19,6 +19,12 @@ _DEPTH_MAX = 8
 #: Most optimisers or schedulers within one another.
 _PARTS_MAX = 64
 
+#: The key of the contents of optimisers within one, beside torch's own.
+_INNER = "inner_optimizers"
+
+#: Most names of values in a message.
+_KEYS_MAX = 4
+
 _DICTIONARIES = (dict, OrderedDict, defaultdict, Counter)
 
 #: The objects that have been given content, by their identity or their memory. They stay alive so that no other object gets one's
@@ -26,9 +32,82 @@ _DICTIONARIES = (dict, OrderedDict, defaultdict, Counter)
 _Taken = Dict[int, Any]
 
 
-def give_optimizer(optimizer: torch.optim.Optimizer, content: Dict[str, Any]) -> None:
-    """Loads an optimiser's `state_dict()` as it was saved, into the objects that it has. torch itself casts all floating-point
-    tensors in it to their parameter's type, and so moments in float32 of parameters in bfloat16."""
+def content_of(optimizer: torch.optim.Optimizer, others: AbstractSet[int] = frozenset()) -> Any:
+    """An optimiser's `state_dict()`, and those of optimisers within it that torch's own leaves out, as of SAM.
+
+    Args:
+        others: optimisers whose content is saved beside it, by the identity of their objects.
+    """
+    content: Any = optimizer.state_dict()
+    inner = [None if id(part) in others else part.state_dict() for part in _left_out(optimizer)]
+    return {**content, _INNER: inner} if any(part is not None for part in inner) else content
+
+
+def give_optimizer(optimizer: torch.optim.Optimizer, content: Any) -> None:
+    """Gives an optimiser the result of `content_of` as it was saved, in the objects that it has. torch itself casts all
+    floating-point tensors in it to their parameter's type, and so moments in float32 of parameters in bfloat16."""
+    inner: List[Any] = []
+    if isinstance(content, dict) and _INNER in content:
+        inner = content[_INNER]
+        content = {name: value for name, value in content.items() if name != _INNER}
+    _give_outer(optimizer, content)
+    for part, of_part in zip(_left_out(optimizer), inner):
+        if of_part is not None:
+            _give_outer(part, of_part)
+
+
+def check_complete(name: str, optimizer: torch.optim.Optimizer) -> None:
+    """Looks whether an optimiser around others, with a `state_dict` of its own, leaves out tensors of their state.
+
+    Args:
+        name: of the attribute that has it.
+
+    Raises:
+        TypeError: it does.
+    """
+    parts = with_inner(optimizer)
+    if len(parts) == 1 or _has_torchs_state_dict(optimizer):
+        return
+    try:
+        content = optimizer.state_dict()
+    except Exception:
+        # Each commit says so, where it is not only too early.
+        return
+    due = {
+        (id(parameter), key)
+        for part in parts
+        for parameter, values in part.state.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+    if sum(1 for _ in _holders.found(content, lambda value: isinstance(value, torch.Tensor))) < len(due):
+        kinds = ", ".join(type(part).__name__ for part in parts[1:])
+        keys = ", ".join(sorted({str(key) for _, key in due})[:_KEYS_MAX])
+        raise TypeError(
+            f"{name!r} in the state is an optimiser ({type(optimizer).__name__}) around another one ({kinds}), and its state_dict() leaves "
+            f"out a part of what they keep ({keys}): that would not go back with the state, and a new rank would not have it. Give the "
+            "class a state_dict and a load_state_dict that take all of it, or leave torch's own, to which optimisers within are added"
+        )
+
+
+def _has_torchs_state_dict(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its `state_dict` is torch's own, which has its groups and its state, and no other optimiser's."""
+    return type(optimizer).state_dict is torch.optim.Optimizer.state_dict
+
+
+def _left_out(optimizer: torch.optim.Optimizer) -> List[torch.optim.Optimizer]:
+    """The optimisers within one whose state is not in its `state_dict()`."""
+    if not _has_torchs_state_dict(optimizer):
+        return []
+    left_out: List[torch.optim.Optimizer] = []
+    for part in with_inner(optimizer)[1:]:
+        if all(part.state is not other.state for other in (optimizer, *left_out)):
+            left_out.append(part)
+    return left_out
+
+
+def _give_outer(optimizer: torch.optim.Optimizer, content: Any) -> None:
     held = [_Held(part, part.param_groups, list(part.param_groups), part.state) for part in with_inner(optimizer)]
     settled: List[torch.optim.Optimizer] = []
 
@@ -133,8 +212,8 @@ def _fits(own: torch.Tensor, given: torch.Tensor) -> bool:
     )
 
 
-def _take_saved_types(optimizer: torch.optim.Optimizer, content: Dict[str, Any]) -> None:
-    groups, states = content.get("param_groups"), content.get("state")
+def _take_saved_types(optimizer: torch.optim.Optimizer, content: Any) -> None:
+    groups, states = (content.get(name) if isinstance(content, dict) else None for name in ("param_groups", "state"))
     if not isinstance(groups, list) or not isinstance(states, dict):
         # The content of a class with a `state_dict` of its own.
         return

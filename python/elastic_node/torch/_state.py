@@ -33,6 +33,9 @@ class TorchState(ObjectState):
     types of its tensors, where torch casts them to those of the parameters. Its groups, and the lists and dictionaries of a scheduler,
     stay the objects that they are.
 
+    An optimiser within another one, as of SAM, is saved with it. A wrapper with a `state_dict` of its own that leaves a part out is
+    refused.
+
     A module in `DistributedDataParallel` is saved as the module within. Tensors on other devices are saved in main
     memory. Of a module whose `state_dict()` leaves something out, that is left out here, too: a metric of torchmetrics has an empty
     one until `metric.persistent(True)`.
@@ -43,7 +46,7 @@ class TorchState(ObjectState):
         kwargs: everything else.
 
     Raises:
-        TypeError: from `run`: a parameter of the state's modules and optimisers is within another object of it; it has a DTensor, as
+        TypeError: from `run`, or from a commit where it shows later: an optimiser around others leaves a part of them out; a parameter of the state's modules and optimisers is within another object of it; it has a DTensor, as
             a module that is sharded by FSDP2 has, or a sampler within an object of the program's own.
     """
 
@@ -66,6 +69,7 @@ class TorchState(ObjectState):
         return (is_trained and isinstance(content, torch.Tensor)) or super()._stays(value, content)
 
     def _check_encodable(self) -> None:
+        self._check_complete()
         super()._check_encodable()
         trained = {id(parameter): name for parameter, name in self._names_of_parameters().items()}
         for value in map(self.__dict__.get, self._public()):
@@ -73,6 +77,13 @@ class TorchState(ObjectState):
         for name in self._public() if trained else ():
             if not self._is_holder(self.__dict__[name]):
                 _codec.check_copyable(name, self._captured(name, self.__dict__[name]), trained)
+
+    def _check_complete(self) -> None:
+        for part, optimizer in self._optimizers():
+            _loading.check_complete(part, optimizer)
+
+    def _optimizers(self) -> List[Tuple[str, torch.optim.Optimizer]]:
+        return [(part, holder) for part, holder in self._holders_with_names() if isinstance(holder, torch.optim.Optimizer)]
 
     def _names_of_parameters(self) -> Dict[torch.Tensor, str]:
         """The parameters of the state's modules and optimisers, and their names."""
@@ -105,6 +116,8 @@ class TorchState(ObjectState):
             return holder.get_state()
         if isinstance(holder, torch.nn.parallel.DistributedDataParallel):
             return holder.module.state_dict()
+        if isinstance(holder, torch.optim.Optimizer):
+            return _loading.content_of(holder, {id(other) for _, other in self._optimizers()})
         return super()._content_of(holder)
 
     def _give(self, holder: Any, content: Any) -> None:
@@ -129,6 +142,7 @@ class TorchState(ObjectState):
             super()._give(holder, content)
 
     def capture(self) -> Dict[str, Any]:
+        self._check_complete()
         modules = (holder for _, holder in self._holders_with_names() if isinstance(holder, torch.nn.Module))
         self._modes = [(part, part.training) for module in modules for part in module.modules()]
         return super().capture()
