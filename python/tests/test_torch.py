@@ -114,6 +114,26 @@ def test_modules_train_on_in_the_mode_of_the_last_commit():
     assert [part.training for part in model.modules()] == [True, True, False, True], "a frozen normalisation stays frozen"
 
 
+def test_a_newcomers_modules_take_over_the_modes_of_the_others():
+    def frozen():
+        model, optimizer = model_and_optimizer()
+        return en.elastic.TorchState(model, optimizer, teachers=[torch.nn.Dropout(), torch.nn.Dropout()])
+
+    source, target, of_earlier_release = frozen(), frozen(), frozen()
+    source.model[1].eval()
+    source.teachers[1].eval()
+    header, buffers = source._capture()
+    target._apply(header, [bytearray(buffer) for buffer in buffers])
+    assert [part.training for part in target.model.modules()] == [True, True, False, True]
+    assert [teacher.training for teacher in target.teachers] == [True, False]
+    assert target._public() == source._public() and not hasattr(target, "_module_modes")
+    content = source.capture()
+    del content["_module_modes"]
+    of_earlier_release.model[2].eval()
+    of_earlier_release.apply(content)
+    assert [part.training for part in of_earlier_release.model.modules()] == [True, True, True, False], "as they were"
+
+
 def test_a_tensor_of_which_each_rank_has_a_shard_is_refused(tmp_path):
     dist = torch.distributed
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)

@@ -8,10 +8,13 @@ import torch
 
 from .. import _agreement, _codec, _holders
 from ..elastic import ObjectState
-from . import _in_place, _loading, _optimizer
+from . import _in_place, _loading, _modes, _optimizer
 
 if TYPE_CHECKING:
     from .. import _native
+
+#: The name of the modules' modes in the content. No attribute of the state has it, which would be part of the content otherwise.
+_MODES = "_module_modes"
 
 
 class TorchState(ObjectState):
@@ -29,7 +32,7 @@ class TorchState(ObjectState):
     optimisers become `None`, and what its optimisers, also distributed ones, and its gradient scalers know of the
     unfinished step is forgotten. All of that stays where live state is kept.
 
-    The mode of a module, training or evaluation, goes back with the state to that of the last commit. An optimiser's state keeps the
+    The mode of a module, training or evaluation, is part of the state, for each module in it. An optimiser's state keeps the
     types of its tensors, where torch casts them to those of the parameters. Its groups, and the lists and dictionaries of a scheduler,
     stay the objects that they are.
 
@@ -46,8 +49,9 @@ class TorchState(ObjectState):
         kwargs: everything else.
 
     Raises:
-        TypeError: from `run`, or from a commit where it shows later: an optimiser around others leaves a part of them out; a parameter of the state's modules and optimisers is within another object of it; it has a DTensor, as
-            a module that is sharded by FSDP2 has, or a sampler within an object of the program's own.
+        TypeError: from `run`, or from a commit where it shows later: an optimiser around others leaves a part of them out; a
+            parameter of the state's modules and optimisers is within another object of it; it has a DTensor, as a module that
+            is sharded by FSDP2 has, or a sampler within an object of the program's own.
     """
 
     def __init__(
@@ -57,8 +61,6 @@ class TorchState(ObjectState):
         **kwargs: object,
     ) -> None:
         given = {"model": model, "optimizer": optimizer}
-        #: The parts of the state's modules, and whether each was in training mode at the last commit.
-        self._modes: List[Tuple[torch.nn.Module, bool]] = []
         super().__init__(**{name: value for name, value in given.items() if value is not None}, **kwargs)
 
     def _is_holder(self, value: Any) -> bool:
@@ -85,6 +87,9 @@ class TorchState(ObjectState):
     def _optimizers(self) -> List[Tuple[str, torch.optim.Optimizer]]:
         return [(part, holder) for part, holder in self._holders_with_names() if isinstance(holder, torch.optim.Optimizer)]
 
+    def _modules(self) -> List[Tuple[str, torch.nn.Module]]:
+        return [(part, holder) for part, holder in self._holders_with_names() if isinstance(holder, torch.nn.Module)]
+
     def _names_of_parameters(self) -> Dict[torch.Tensor, str]:
         """The parameters of the state's modules and optimisers, and their names."""
         names: Dict[torch.Tensor, str] = {}
@@ -98,8 +103,7 @@ class TorchState(ObjectState):
         """The parameters of the state's modules, and their names."""
         return {
             parameter: f"{part}.{name}"
-            for part, holder in self._holders_with_names()
-            if isinstance(holder, torch.nn.Module)
+            for part, holder in self._modules()
             for name, parameter in holder.named_parameters()
         }
 
@@ -143,15 +147,17 @@ class TorchState(ObjectState):
 
     def capture(self) -> Dict[str, Any]:
         self._check_complete()
-        modules = (holder for _, holder in self._holders_with_names() if isinstance(holder, torch.nn.Module))
-        self._modes = [(part, part.training) for module in modules for part in module.modules()]
-        return super().capture()
+        modes = [(part, _modes.of(module)) for part, module in self._modules()]
+        return {**super().capture(), **({_MODES: modes} if modes else {})}
 
     def apply(self, content: Dict[str, Any]) -> None:
-        super().apply(content)
-        # A validation that was broken off has left modules in evaluation mode.
-        for part, is_training in self._modes:
-            part.training = is_training
+        # Commits of earlier releases have none.
+        modes = content.get(_MODES, [])
+        super().apply({name: value for name, value in content.items() if name != _MODES})
+        # A validation that was broken off has left modules in evaluation mode, and a newcomer has not frozen what others have.
+        for (part, module), (saved_part, saved) in zip(self._modules(), modes):
+            if part == saved_part:
+                _modes.give(module, saved)
         # A step that was broken off has left gradients. The next backward pass would add to them.
         attributes = {name: self.__dict__[name] for name in self._public()}
         for holder in _holders.found(attributes, self._is_holder):
