@@ -15,12 +15,15 @@ pub(crate) struct Takeover {
     hosts: BTreeSet<HostName>,
     /// Workers that their agents do not have any more, by host. The agent may yet report how they ended.
     vanished: BTreeMap<HostName, Vec<WorkerId>>,
+    /// Number of hosts, and of members on others, that were lost meanwhile.
+    #[serde(default)]
+    lost: usize,
 }
 
 impl Takeover {
     /// Begins to wait for the agents of these hosts.
     pub(crate) const fn new(since: Time, deadline: Time, hosts: BTreeSet<HostName>) -> Self {
-        Self { since, deadline, hosts, vanished: BTreeMap::new() }
+        Self { since, deadline, hosts, vanished: BTreeMap::new(), lost: 0 }
     }
 
     /// Number of hosts whose agents have not joined yet.
@@ -45,6 +48,11 @@ impl Takeover {
     /// Workers that the agent of a host does not have any more, and whose reports are waited for.
     pub(crate) fn vanished_from(&self, host: &HostName) -> &[WorkerId] {
         self.vanished.get(host).map_or(&[], Vec::as_slice)
+    }
+
+    /// Hosts whose agents are back, and whose reports are waited for.
+    pub(crate) fn hosts_of_vanished(&self) -> impl Iterator<Item = &HostName> {
+        self.vanished.keys()
     }
 
     /// Ends the wait for reports on a host's vanished workers.
@@ -72,6 +80,16 @@ impl Takeover {
             Some(host) => Err(format!("the takeover waits for {host} and for its reports")),
             None => Ok(()),
         }
+    }
+
+    /// Counts hosts or members that are lost.
+    pub(crate) const fn count_lost(&mut self, number: usize) {
+        self.lost += number;
+    }
+
+    /// Number of hosts, and of members on others, that were lost meanwhile.
+    pub(crate) const fn lost(&self) -> usize {
+        self.lost
     }
 
     /// End of the wait for all that were there.

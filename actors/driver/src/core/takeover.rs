@@ -242,26 +242,45 @@ impl DriverCore {
     ) -> bool {
         let Some(takeover) = &mut self.takeover else { return false };
         takeover.agent_is_back(host, vanished);
-        if !vanished.is_empty() {
-            self.agenda.set(now + REPORTED_WITHIN, Timer::Reports(host.clone()));
+        let awaited: Vec<HostName> = match takeover.hosts() {
+            0 => takeover.hosts_of_vanished().cloned().collect(),
+            _ if vanished.is_empty() => Vec::new(),
+            _ => vec![host.clone()],
+        };
+        for host in awaited {
+            self.agenda.set(now + REPORTED_WITHIN, Timer::Reports(host));
         }
         true
     }
 
     /// Ends the wait for an agent's reports: its vanished workers are lost. A worker that is in session is alive: its own agent is
-    /// waited for until the takeover's deadline.
+    /// waited for until the takeover's deadline. A process that lives for one generation has no session, and is lost once all agents
+    /// are back: only an agent that is back can stop the other processes of its generation.
     pub(crate) fn handle_reports_deadline(&mut self, now: Time, host: &HostName) {
         let Some(takeover) = &mut self.takeover else { return };
-        let is_reached = |worker: &WorkerId| {
-            self.roster.worker(worker).is_some_and(|record| record.link == PeerLink::Up)
+        let awaits_agents = takeover.hosts() > 0;
+        let is_awaited = |worker: &WorkerId| {
+            self.roster.worker(worker).is_some_and(|record| match record.stage {
+                None => record.link == PeerLink::Up,
+                Some(_) => awaits_agents,
+            })
         };
         let vanished = takeover.take_vanished(host);
-        let (alive, ended): (Vec<_>, Vec<_>) = vanished.into_iter().partition(is_reached);
-        takeover.agent_is_back(host, &alive);
+        let (awaited, ended): (Vec<_>, Vec<_>) = vanished.into_iter().partition(is_awaited);
+        takeover.agent_is_back(host, &awaited);
         for worker in ended {
-            self.handle_vanished(now, &worker, "its process ended while there was no driver");
+            self.handle_ended_unseen(now, &worker);
         }
         self.agenda.ask_review(now);
+    }
+
+    /// Removes a worker that its agent does not have under this driver, and has not told the end of. It counts as lost if a member.
+    fn handle_ended_unseen(&mut self, now: Time, worker: &WorkerId) {
+        let counts = self.round.is_member(worker) && !self.roster.is_done(worker);
+        if let Some(takeover) = self.takeover.as_mut().filter(|_| counts) {
+            takeover.count_lost(1);
+        }
+        self.handle_vanished(now, worker, "its process ended while there was no driver");
     }
 
     /// Whether decisions must wait, since agents or workers of the former driver are neither back nor lost. Ends the
@@ -277,7 +296,7 @@ impl DriverCore {
             })
         };
         if takeover.has_all_agents() && self.roster.worker_ids().all(is_back) {
-            self.end_takeover(now, 0);
+            self.end_takeover(now);
         }
         self.takeover.is_some()
     }
@@ -291,10 +310,10 @@ impl DriverCore {
         }
         let waited_ms = u64::try_from(now.since(takeover.since()).as_millis()).unwrap_or(u64::MAX);
         let (hosts, vanished) = takeover.give_up();
+        takeover.count_lost(hosts.len());
         for worker in vanished {
-            self.handle_vanished(now, &worker, "its process ended while there was no driver");
+            self.handle_ended_unseen(now, &worker);
         }
-        let mut lost = hosts.len();
         for host in hosts {
             let reason = "it did not come back to the new driver";
             self.handle_host_lost(now, &host, reason, waited_ms);
@@ -309,12 +328,14 @@ impl DriverCore {
             })
             .map(|(worker, _)| worker.clone())
             .collect();
+        if let Some(takeover) = &mut self.takeover {
+            takeover.count_lost(missing.len());
+        }
         for worker in missing {
-            lost += 1;
             let reason = "it did not come back to the new driver";
             self.handle_worker_gone(now, &worker, reason, waited_ms);
         }
-        self.end_takeover(now, lost);
+        self.end_takeover(now);
         self.continue_ending(now);
         self.agenda.ask_review(now);
     }
@@ -333,8 +354,9 @@ impl DriverCore {
         }
     }
 
-    fn end_takeover(&mut self, now: Time, lost: usize) {
+    fn end_takeover(&mut self, now: Time) {
         let Some(takeover) = self.takeover.take() else { return };
+        let lost = takeover.lost();
         self.round.gather_changed(now);
         self.event(EventKind::TakeoverDone { lost, ms: now.ms_since(takeover.since()) });
         self.count_training_without_a_driver(now);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use elastic_host_manager::{HostEntry, HostState};
-use elastic_protocol::messages::{AgentToDriver, LibraryTrace, ProgramError, WorkerCondition};
+use elastic_protocol::messages::{
+    AgentToDriver, LibraryTrace, LiveWorker, ProgramError, WorkerCondition,
+};
 use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 
 use super::cluster::{Cluster, silence};
@@ -386,6 +388,62 @@ fn a_process_that_ended_well_without_a_driver_has_done_its_part() {
     assert!(cluster.resets.is_empty(), "{:?}", cluster.resets);
     all_done(&mut cluster);
     assert_eq!(cluster.result.map(|result| result.outcome), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn g_12_processes_that_are_gone_with_their_agents_are_lost_as_soon_as_new_agents_are_there() {
+    for mode in [ElasticMode::Restart, ElasticMode::Auto] {
+        let mut cluster = four(|config| config.mode = mode);
+        let all: Vec<WorkerId> = cluster.live().cloned().collect();
+        all.iter().for_each(|worker| cluster.end_unseen(worker));
+        cluster.restart_driver();
+        for name in ["a", "b"] {
+            cluster.join(&host(name), 2, Vec::new());
+        }
+        cluster.pass(Duration::from_millis(500));
+        assert_eq!(cluster.lost_in_takeovers, [4], "{mode:?}: they have not trained meanwhile");
+        assert_eq!((cluster.resets.len(), &cluster.sizes[..]), (1, &[4, 4][..]), "{mode:?}");
+        assert!(cluster.resets[0].to_string().contains("while there was no driver"));
+    }
+}
+
+#[test]
+fn processes_of_agents_that_live_on_are_not_lost_with_those_of_an_agent_that_is_gone() {
+    let mut cluster = four(|_| {});
+    cluster.hold_stops = true;
+    for LiveWorker { worker, .. } in cluster.live_on("b") {
+        cluster.end_unseen(&worker);
+    }
+    let live = cluster.live_on("a");
+    cluster.restart_driver();
+    cluster.join(&host("b"), 2, Vec::new());
+    cluster.pass(Duration::from_secs(2));
+    assert_eq!(
+        (cluster.lost_in_takeovers.len(), cluster.resets.len()),
+        (0, 0),
+        "host a may be back"
+    );
+    cluster.come_back(&["a"]);
+    assert_eq!(cluster.resets, [], "the agent of host b may tell how they ended");
+    cluster.pass(Duration::from_millis(500));
+    assert_eq!((&cluster.lost_in_takeovers[..], cluster.resets.len()), (&[2][..], 1));
+    let grace = cluster.config.deadlines.grace.as_millis();
+    let stops: Vec<_> = live.into_iter().map(|process| (process.worker, grace as u64)).collect();
+    assert_eq!(cluster.stops, stops, "they have their grace period");
+}
+
+#[test]
+fn a_process_that_has_done_its_part_is_not_lost_with_its_agent() {
+    let mut cluster = four(|_| {});
+    let first = cluster.worker("a", 0);
+    cluster.exit(&first, DONE);
+    let others: Vec<WorkerId> = cluster.live().cloned().collect();
+    cluster.restart_driver();
+    cluster.come_back(&["b"]);
+    others.iter().filter(|it| it.host == host("a")).for_each(|it| cluster.end_unseen(it));
+    cluster.join(&host("a"), 2, Vec::new());
+    cluster.pass(Duration::from_millis(500));
+    assert_eq!(cluster.lost_in_takeovers, [1]);
 }
 
 #[test]

@@ -105,6 +105,8 @@ pub(super) struct Cluster {
     pub(super) lost_hosts: Vec<HostName>,
     /// The job's phase at each takeover.
     pub(super) taken_over: Vec<JobPhase>,
+    /// Number of hosts and members that each takeover has lost.
+    pub(super) lost_in_takeovers: Vec<usize>,
     pub(super) skipped_syncs: u32,
     /// Members that were told the changes, and not the full table.
     pub(super) deltas: u32,
@@ -209,6 +211,7 @@ impl Cluster {
             first_steps: Vec::new(),
             taken_back: 0,
             taken_over: Vec::new(),
+            lost_in_takeovers: Vec::new(),
             hosts_left: Vec::new(),
             lost_hosts: Vec::new(),
             skipped_syncs: 0,

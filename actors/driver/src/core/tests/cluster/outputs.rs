@@ -125,6 +125,7 @@ impl Cluster {
                 EventKind::WorkerOutOfMemory { worker, .. } => self.out_of_memory.push(worker),
                 EventKind::Warning { message } => self.warnings.push(message),
                 EventKind::HostLost { host, .. } => self.lost_hosts.push(host),
+                EventKind::TakeoverDone { lost, .. } => self.lost_in_takeovers.push(lost),
                 EventKind::HostUnreachable(report) => self.unreachable.push(report),
                 kind @ (EventKind::WorkerStalled { .. } | EventKind::StallEnded { .. }) => {
                     self.stalls.push(kind);
