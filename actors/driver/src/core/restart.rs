@@ -139,6 +139,9 @@ impl DriverCore {
             return false;
         }
         self.record(&JournalRecord::ProcessDone { worker: worker.clone() });
+        if *library == LibraryTrace::Unseen {
+            self.note_done_without_library();
+        }
         if matches!(self.round.phase(), RoundPhase::Run) {
             self.vote_for(worker, Ballot::Success);
         } else {
@@ -255,6 +258,7 @@ impl DriverCore {
             return false;
         }
         self.round.note_attached();
+        self.note_library_used();
         if self.round.phase().is_generation_active() {
             self.event(EventKind::GenerationTakenBack { worker: attached.clone() });
             self.enter_gather(now, BTreeSet::new());

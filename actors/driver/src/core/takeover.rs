@@ -186,6 +186,7 @@ impl DriverCore {
             self.output(DriverOutput::OpenGeneration { stamp, members, budget });
             self.watch_failed_slots(now);
             self.watch_activity(now);
+            self.watch_unused_checkpoints(now);
             self.vote_again_for_the_done();
         }
     }

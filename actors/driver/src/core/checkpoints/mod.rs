@@ -6,6 +6,7 @@
 //! that fails, or that its generation does not outlive, costs nothing but itself: another one follows.
 
 mod resume;
+mod unused;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use super::slow_load::CheckpointLoad;
 use super::table::Stance;
 use super::timers::Timer;
 use crate::journal::{CheckpointImage, Image, JournalRecord};
+use unused::UnusedCheckpoints;
 
 /// Time after which an incomplete save counts as slow. The status then names the members that it waits for.
 const SAVE_SLOW: Duration = Duration::from_secs(60);
@@ -100,6 +102,9 @@ pub(crate) struct Checkpoints {
     /// The wait for the checkpoint that training is to begin from; none once a generation trains.
     #[serde(default)]
     pub(super) load: Option<CheckpointLoad>,
+    /// The wait for a program by restart to use the library.
+    #[serde(default)]
+    unused: UnusedCheckpoints,
 }
 
 impl Checkpoints {
@@ -122,6 +127,7 @@ impl Checkpoints {
             leavers: None,
             pace: CommitPace::default(),
             load: None,
+            unused: UnusedCheckpoints::default(),
         }
     }
 
@@ -210,6 +216,7 @@ impl DriverCore {
                 step,
             });
         }
+        self.watch_unused_checkpoints(now);
         self.go_on_saving(now);
     }
 
@@ -348,6 +355,7 @@ impl DriverCore {
     /// Handles the timer of checkpoints: a save is due or slow, or a load is slow.
     pub(crate) fn handle_checkpoint_timer(&mut self, now: Time) {
         self.review_load(now);
+        self.watch_unused_checkpoints(now);
         if let Some(save) = self.checkpoints.save.as_mut().filter(|save| save.slow_at <= now) {
             save.slow_at = now + SAVE_SLOW;
             self.agenda.set(save.slow_at, Timer::Checkpoint);

@@ -10,6 +10,7 @@ use elastic_protocol::{ExitStatus, JobOutcome, ResetCause, WorkerId};
 
 use super::cluster::{Cluster, silence};
 use super::host;
+use crate::core::config::{CheckpointEvery, CheckpointSettings, ResumeFrom};
 use crate::core::{DriverConfig, ElasticMode, RoundPhase};
 
 const FAILED: ExitStatus = ExitStatus::Code(1);
@@ -346,6 +347,54 @@ fn in_auto_mode_a_program_that_never_attaches_restarts_as_a_group() {
     assert_eq!(cluster.environments.len(), 8);
     all_done(&mut cluster);
     assert_eq!(cluster.result.map(|result| result.outcome), Some(JobOutcome::Succeeded));
+}
+
+/// A job by restart that is to save checkpoints.
+fn with_checkpoints(resume: ResumeFrom) -> Cluster {
+    four(|config| {
+        config.mode = ElasticMode::Auto;
+        config.checkpoint = Some(CheckpointSettings {
+            directory: "/shared/ck".to_owned(),
+            every: CheckpointEvery::Steps(10),
+            keep: 3,
+            bytes_per_s: None,
+            resume,
+        });
+    })
+}
+
+#[test]
+fn in_auto_mode_checkpoints_that_nobody_saves_are_told_once_when_a_process_has_done_its_part() {
+    let mut cluster =
+        with_checkpoints(ResumeFrom::Exactly("/shared/ck/step-0000000181".to_owned()));
+    assert_eq!(cluster.warnings, [""; 0], "the program may come to use the library");
+    all_done(&mut cluster);
+    assert_eq!(cluster.result.as_ref().map(|end| end.outcome), Some(JobOutcome::Succeeded));
+    let [warning] = &cluster.warnings[..] else { panic!("{:?}", cluster.warnings) };
+    for words in ["has ended without the library", "--checkpoint /shared/ck", "step-0000000181"] {
+        assert!(warning.contains(words), "{warning}");
+    }
+}
+
+#[test]
+fn in_auto_mode_checkpoints_of_a_program_that_does_not_attach_are_told_after_a_minute() {
+    let mut cluster = with_checkpoints(ResumeFrom::Auto);
+    cluster.pass(Duration::from_secs(59));
+    assert_eq!(cluster.warnings, [""; 0], "it may still import");
+    let trouble = |cluster: &Cluster| {
+        let status = cluster.core.status(cluster.now, &|_| String::new());
+        status.checkpoint.and_then(|checkpoint| checkpoint.failed)
+    };
+    assert_eq!(trouble(&cluster), None);
+    cluster.pass(Duration::from_secs(120));
+    let [warning] = &cluster.warnings[..] else { panic!("{:?}", cluster.warnings) };
+    assert!(warning.contains("has not used the library for 60 s"), "{warning}");
+    assert!(!warning.contains("--resume"), "none was given: {warning}");
+    assert!(trouble(&cluster).is_some_and(|it| it.contains("nothing is saved")));
+    let late = cluster.worker("a", 0);
+    cluster.attach(&late);
+    cluster.settle();
+    assert_eq!(trouble(&cluster), None, "now the library holds its state");
 }
 
 #[test]
