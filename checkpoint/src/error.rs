@@ -19,6 +19,14 @@ pub enum SaveError {
         /// The system's error.
         source: io::Error,
     },
+    /// A directory is to be made in the place of a symbolic link.
+    #[error(
+        "{path} is a link to a place that does not exist: make that folder, or remove the link"
+    )]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+    },
     /// A part that its writer has reported is not there.
     #[error(
         "part {rank} of {world_size} is not visible in {directory}: the directory must be one that all hosts share"
@@ -127,7 +135,7 @@ pub enum Damage {
         /// The defect, in words.
         reason: String,
     },
-    /// It belongs to another job, or its directory was renamed.
+    /// It belongs to another job, its directory was renamed, or its name is that of a file.
     Foreign {
         /// The mismatch, in words.
         reason: String,

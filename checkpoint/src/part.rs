@@ -175,7 +175,10 @@ fn make_root(files: &dyn FileSystem, directory: &Path) -> Result<Vec<String>, Sa
         }
     }
     for path in missing.into_iter().rev().filter(|path| !path.as_os_str().is_empty()) {
-        files.make_directory(path).map_err(SaveError::io("making the directory", path))?;
+        files.make_directory(path).map_err(|error| match files.is_link(path) {
+            true => SaveError::DanglingLink { path: path.to_owned() },
+            false => SaveError::io("making the directory", path)(error),
+        })?;
         sync_directory(files, path.parent().unwrap_or(Path::new("/")))?;
     }
     Ok(names)

@@ -77,6 +77,10 @@ fn read_manifest(files: &dyn FileSystem, of_step: &Path, step: u64) -> Result<Ma
     };
     let file = files.open(&of_step.join(MANIFEST)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Damage::Partial,
+        // It stays so: another look finds nothing else.
+        io::ErrorKind::NotADirectory => Damage::Foreign {
+            reason: "it is no folder: remove it, since it holds no checkpoint".to_owned(),
+        },
         _ => unreadable(error),
     })?;
     let mut text = Vec::new();

@@ -511,3 +511,30 @@ fn g_9_only_plain_files_are_opened() {
     std::fs::write(&path, "x").expect("ours");
     assert!(LocalFiles.open(&path).is_ok());
 }
+
+#[test]
+fn a_folder_that_is_a_link_to_nowhere_is_named_as_such() {
+    let root = tempfile::tempdir().expect("a folder");
+    let link = root.path().join("ck");
+    std::os::unix::fs::symlink(root.path().join("unmounted"), &link).expect("made");
+    let (bytes, tensors) = ([1; 8], []);
+    let snapshot =
+        Snapshot { bytes: &bytes, tensors: &tensors, position: &json!(null) };
+    for folder in [link.clone(), link.join("below")] {
+        let refused = write_part(&LocalFiles, &folder, &attempt(5), 0, &snapshot, &mut |_| Ok(()));
+        let told = refused.expect_err("nothing is there").to_string();
+        let begin = format!("{} is a link to a place that does not exist", link.display());
+        assert!(told.starts_with(&begin), "{told}");
+    }
+}
+
+#[test]
+fn a_file_with_the_name_of_a_step_is_no_checkpoint_and_is_not_looked_at_again() {
+    let root = tempfile::tempdir().expect("a folder");
+    std::fs::write(root.path().join(step_directory(30)), "notes").expect("written");
+    let mut search = CheckpointSearch::newest(&LocalFiles, root.path(), None).expect("listed");
+    assert_eq!(search.unreadable(), None, "only what cannot be read is tried again");
+    assert_eq!(search.trace_of(30), CheckpointTrace::None);
+    let told = search.offer().expect_err("it may be meant as one").to_string();
+    assert!(told.contains("step-0000000030") && told.contains("no folder"), "{told}");
+}
