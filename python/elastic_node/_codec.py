@@ -203,6 +203,24 @@ class _MemoPickler(_Pickler):
         return None
 
 
+class _ArrayFinder(_MemoPickler):
+    """Notes the arrays in an object, in the place of their content."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.arrays: List[Any] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, _holders.HeldContent) or _jax_arrays.is_jax_array(value):
+            return tuple, ()
+        if not _is_array(value):
+            return super().reducer_override(value)
+        self.arrays.append(value)
+        if _torch_tensors.is_tensor(value):
+            return (tuple, ()) if _torch_tensors.is_plain(value) else super().reducer_override(value)
+        return NotImplemented if value.dtype.hasobject else (tuple, ())
+
+
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, text: Any) -> Any:
         return text
@@ -292,6 +310,21 @@ def check_copyable(name: str, value: Any, trained: Mapping[int, str]) -> None:
             "nothing trains. Give the state modules, and parameters, as attributes (several parameters as a torch.nn.ParameterList); "
             "give an object that knows them state_dict and load_state_dict, for what it has beside them"
         )
+
+
+def arrays_in(value: Any) -> List[Any]:
+    """The arrays of numpy and torch that pickle meets in a value, each object once, without what is in a `HeldContent`."""
+    finder = _ArrayFinder(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
+    finder.copies = _torch_tensors.DeviceCopies()
+    finder.dump(value)
+    return finder.arrays
+
+
+def names_of_arrays(value: Any, path: str) -> Names:
+    """The names of the arrays in dictionaries, lists, tuples and dataclasses, by the identity of the arrays' objects."""
+    names: Names = {}
+    _names_in(value, path, names, 0)
+    return names
 
 
 def encode(value: Any, in_place: AbstractSet[int] = frozenset()) -> Tuple[bytes, List[Any]]:

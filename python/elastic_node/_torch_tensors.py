@@ -53,6 +53,19 @@ def is_plain(value: torch.Tensor) -> bool:
     )
 
 
+def is_in_one_piece(value: torch.Tensor) -> bool:
+    """Whether its elements are at an address and strides of its own."""
+    import torch
+
+    if value.layout != torch.strided or value.is_nested or value.is_meta:
+        return False
+    try:
+        return value.data_ptr() != 0
+    except RuntimeError:
+        # A tensor of a class that has other tensors in it.
+        return False
+
+
 def reduced(value: torch.Tensor) -> Optional[Reduced]:
     """The reduced form of a tensor that is not plain, for pickle; None for torch's own.
 

@@ -9,7 +9,7 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, FrozenSet, Generic, Iterable, List, Literal, Optional, Set, Tuple, TypeVar
 
-from . import _agreement, _codec, _context, _holders, _jax_trees, _native
+from . import _agreement, _codec, _context, _holders, _jax_trees, _native, _overlaps
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler, EpochOrder
 from ._shards import DataShard, ShardedSampler, ShardedStep
@@ -79,6 +79,7 @@ def run(
         RuntimeError: another thread calls it than the one that called `init`.
         TypeError, AttributeError, pickle.PicklingError: the state has something that pickle does not take. It is looked for
             before training, too.
+        ValueError: arrays of an `ObjectState` share memory, of which each rank that takes the state over would get copies.
         TypeError: the first argument is no `State`; `func` is a coroutine function or a generator function, or returns what
             such a function does: it would not have trained.
     """
@@ -103,6 +104,7 @@ def run(
                         raise SystemExit(0)
                     return results[-1]
                 _context.entered(session)
+                state._has_committed = False
                 raised: Optional[BaseException] = None
                 try:
                     state._complete()
@@ -194,6 +196,8 @@ class State(Generic[Content]):
     _per_rank: Tuple[str, ...] = ()
     #: Whether a method of a deriving class is called by `run` or `commit`.
     _is_in_own = False
+    #: Whether the state was looked at for a commit of this generation.
+    _has_committed = False
 
     def __init__(self) -> None:
         self._reset_callbacks: List[Callable[[], None]] = []
@@ -239,7 +243,8 @@ class State(Generic[Content]):
         Raises:
             HostsUpdatedInterrupt: the world changes here; the commit is kept. Let it pass.
             ValueError: at the first commit of a generation: samplers have not made the same progress on all ranks, or
-                optimisers have their parameters in another order; nothing was committed.
+                optimisers have their parameters in another order, or arrays of an `ObjectState` share memory; nothing was
+                committed.
             CollectiveError: the generation has ended; nothing was committed. Let it pass.
             RuntimeError: within `run`, on another thread than the one that called `init`; or between two steps of an
                 `ElasticAccelerator` that accumulates gradients; nothing was committed.
@@ -249,6 +254,9 @@ class State(Generic[Content]):
         if session is None:
             self.save()
         else:
+            if not self._has_committed:
+                self._check_memory()
+                self._has_committed = True
             _STATES.check(None, self._alike)
             self._call_own("save")
             session.note_passes(self._passes())
@@ -383,6 +391,9 @@ class State(Generic[Content]):
             return
         self._encoded(content, _codec.encode)
 
+    def _check_memory(self) -> None:
+        """Raises, at the first commit of a generation, for arrays that the state's copies would part."""
+
     def _captures_otherwise(self, content: Content) -> bool:
         """Whether `capture` gives something else from now on, since this content cannot be encoded."""
         return False
@@ -401,6 +412,13 @@ class State(Generic[Content]):
         """Takes a commit's content."""
         self._apply(header, [block.copy() for block in blocks])
 
+
+_SHARED_MEMORY = (
+    "{one} and {other} in the state share memory: each rank that takes the state over, or goes back to a commit, gets a copy of each, "
+    "and no longer sees in one of them what is written to the other. Keep one of them in the state, the array of which the other is a "
+    "view, and make the view anew at the beginning of the training function, outside of the state (a variable, or an attribute whose "
+    "name begins with an underscore); or give the state copies. What never changes belongs outside of the state, or is made read-only (numpy: array.setflags(write=False))"
+)
 
 _NO_CONTENT = (
     "{name} has no method {method}: a class that derives from State says what the state consists of, with capture and apply, "
@@ -430,6 +448,9 @@ class ObjectState(State[Dict[str, Any]]):
     is saved by its leaves, arrays and numbers. Its structure, with all that is no leaf, is the one that this rank has there;
     functions among the leaves stay, too. Every rank makes such a tree before `run`, with the same leaves.
 
+    Arrays that are views of each other would be parted by a copy of the state, so they are refused. Keep the whole array in the state,
+    and make views of it at the beginning of the training function.
+
     For type checkers, derive from it and annotate them; that class is made in the same way::
 
         class Training(ObjectState):
@@ -441,7 +462,8 @@ class ObjectState(State[Dict[str, Any]]):
         kwargs: the attributes; pickle takes their values.
 
     Raises:
-        ValueError: an attribute has the name of a method, such as `commit`.
+        ValueError: an attribute has the name of a method, such as `commit`. From `run`, and from the first commit of a generation:
+            arrays in the state share memory.
     """
 
     #: The attributes of which the leaves alone are saved.
@@ -450,6 +472,8 @@ class ObjectState(State[Dict[str, Any]]):
     _given: FrozenSet[str] = frozenset()
     #: Those of them that the content which was taken last does not have.
     _lacking: FrozenSet[str] = frozenset()
+    #: The attributes that are given another value before each commit, and are not written to in between.
+    _given_at_commits: Tuple[str, ...] = ()
 
     def __init__(self, bcast_object: object = None, get_rank: object = None, **kwargs: object) -> None:
         # The first two parameters are those of Horovod's class; this one does not use them.
@@ -466,6 +490,49 @@ class ObjectState(State[Dict[str, Any]]):
         if name in self._trees and _jax_trees.has_arrays(value):
             return _jax_trees.leaves_of(value)
         return self._content_of(value) if self._is_holder(value) else _holders.captured(value, self)
+
+    def _check_encodable(self) -> None:
+        super()._check_encodable()
+        self._refuse_shared(True)
+
+    def _check_memory(self) -> None:
+        self._refuse_shared(False)
+
+    def _refuse_shared(self, has_holders: bool) -> None:
+        """Refuses arrays that share memory.
+
+        Args:
+            has_holders: whether those of objects that stay are looked at, too.
+        """
+        try:
+            parts = self._array_parts(has_holders)
+        except Exception:
+            # Each commit says what is wrong with it.
+            return
+        found = _overlaps.first_shared(parts)
+        if found is not None:
+            one, other = (repr(part.name) for part in found)
+            raise ValueError(_SHARED_MEMORY.format(one=one, other=other if other != one else f"another array of {one}"))
+
+    def _array_parts(self, has_holders: bool) -> List[_overlaps.Part]:
+        parts: List[_overlaps.Part] = []
+
+        def note(attribute: str, content: Any, stays: bool) -> None:
+            names = _codec.names_of_arrays(content, attribute)
+            for array in _codec.arrays_in(content):
+                name = names[id(array)][0] if id(array) in names else attribute
+                parts.append(_overlaps.Part(attribute, name, array, stays))
+
+        for attribute in set(self._public()).difference(self._given_at_commits):
+            value = self.__dict__[attribute]
+            stays = self._stays(value, value)
+            if stays and not has_holders:
+                continue
+            content = self._captured(attribute, value)
+            note(attribute, content, stays)
+            for held in _holders.found(content, lambda part: isinstance(part, _holders.HeldContent)) if has_holders else ():
+                note(attribute, held.content, True)
+        return sorted(parts, key=lambda part: part.name)
 
     def _captures_otherwise(self, content: Dict[str, Any]) -> bool:
         own = {name: self.__dict__.get(name) for name in set(content).difference(self._trees)}

@@ -51,6 +51,7 @@ class LightningState(ObjectState):
 
     checkpoint: Optional[Dict[str, Any]]
     sampler: ElasticDistributedSampler
+    _given_at_commits = ("checkpoint",)
 
     def __init__(self, sampler: ElasticDistributedSampler, **kwargs: object) -> None:
         super().__init__(checkpoint=None, sampler=sampler, **kwargs)

@@ -44,6 +44,7 @@ class TransformersState(ObjectState):
 
     checkpoint: Optional[Dict[str, Any]]
     sampler: ElasticDistributedSampler
+    _given_at_commits = ("checkpoint",)
 
     def __init__(self, sampler: ElasticDistributedSampler, **kwargs: object) -> None:
         super().__init__(checkpoint=None, sampler=sampler, **kwargs)
