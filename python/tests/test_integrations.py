@@ -175,6 +175,13 @@ def test_the_trainer_of_transformers_begins_an_epoch_where_a_dropped_batch_is_le
         assert "an epoch has no batch of 4 samples for each of 2 ranks" in end["refusal"], end
 
 
+def test_the_trainer_of_transformers_trains_each_sample_once_where_it_is_to_dispatch_batches(job):
+    needs("transformers")
+    done = job("transformers_dispatched.py", workers=2)
+    assert done.code == 0, done.output
+    assert sorted(number for said in done.said() for number in said["trained"]) == list(range(16)), done.output
+
+
 @pytest.mark.parametrize("short_from, steps_per_commit", [(0, 1), (3, 2)])
 def test_the_trainer_of_transformers_counts_the_batches_that_it_finds_small_enough(job, short_from, steps_per_commit):
     """Also where memory is short after a step that is not committed: it is made again, in smaller batches."""

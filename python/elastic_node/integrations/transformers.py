@@ -226,7 +226,14 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
     def get_train_dataloader(self) -> "DataLoader[Any]":
         # It may have been replaced since this trainer was made.
         self._check_train_dataset()
-        loader: DataLoader[Any] = super().get_train_dataloader()
+        settings = self.accelerator.dataloader_config
+        dispatches = settings.dispatch_batches
+        # A dispatcher gives all ranks parts of the batches that rank 0's loader makes, of rank 0's samples alone.
+        settings.dispatch_batches = False
+        try:
+            loader: DataLoader[Any] = super().get_train_dataloader()
+        finally:
+            settings.dispatch_batches = dispatches
         if isinstance(loader.batch_sampler, BatchSamplerShard):
             # The sampler gives each rank its own samples, as many as the others'. A last batch is not filled up: not with
             # those that this generation began with, either.
