@@ -35,6 +35,23 @@ def is_optimizer(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.optim.Optimizer)
 
 
+def is_stepper(value: Any) -> bool:
+    """Whether it is an optimiser or a gradient scaler."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, (torch.optim.Optimizer, torch.amp.GradScaler))
+
+
+def is_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def drop_gradients(module: torch.nn.Module) -> None:
+    """Drops what a step that was broken off has left. The next backward pass would add to it."""
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
 def is_sharded(value: Any) -> bool:
     """Whether it is a tensor of which each rank has a shard."""
     module: Any = sys.modules.get("torch.distributed.tensor")

@@ -9,7 +9,7 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, FrozenSet, Generic, Iterable, List, Literal, Optional, Set, Tuple, TypeVar
 
-from . import _agreement, _codec, _context, _holders, _jax_trees, _native, _overlaps
+from . import _agreement, _codec, _context, _holders, _jax_trees, _native, _overlaps, _torch_tensors
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler, EpochOrder
 from ._shards import DataShard, ShardedSampler, ShardedStep
@@ -255,7 +255,7 @@ class State(Generic[Content]):
             self.save()
         else:
             if not self._has_committed:
-                self._check_memory()
+                self._check_parts()
                 self._has_committed = True
             _STATES.check(None, self._alike)
             self._call_own("save")
@@ -391,8 +391,8 @@ class State(Generic[Content]):
             return
         self._encoded(content, _codec.encode)
 
-    def _check_memory(self) -> None:
-        """Raises, at the first commit of a generation, for arrays that the state's copies would part."""
+    def _check_parts(self) -> None:
+        """Raises, at the first commit of a generation, for what would be wrong after the state is taken over."""
 
     def _captures_otherwise(self, content: Content) -> bool:
         """Whether `capture` gives something else from now on, since this content cannot be encoded."""
@@ -412,6 +412,11 @@ class State(Generic[Content]):
         """Takes a commit's content."""
         self._apply(header, [block.copy() for block in blocks])
 
+
+_NEEDS_TORCH_STATE = (
+    "{name!r} in the state is or has {what} of torch ({kind}), with which {state} would go on wrong after a loss, by gradients of the "
+    "step that was broken off or by moments in another type: give it to elastic_node.torch.elastic.TorchState"
+)
 
 _SHARED_MEMORY = (
     "{one} and {other} in the state share memory: each rank that takes the state over, or goes back to a commit, gets a copy of each, "
@@ -436,7 +441,9 @@ class ObjectState(State[Dict[str, Any]]):
     """State in attributes: `ObjectState(epoch=0, weights=array)` has `state.epoch` and `state.weights`.
 
     A value with `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
-    object, also in a list, a tuple or a dictionary. Any other value is replaced when the state goes back or is taken over, so
+    object, also in a list, a tuple or a dictionary. When the state goes back or is taken over, gradients of a torch module become
+    `None`, and its mode, training or evaluation, goes back to that of the last commit. An optimiser of torch, and a gradient scaler,
+    are refused: `elastic_node.torch.TorchState` takes them. Any other value is replaced when the state goes back or is taken over, so
     always reach it through the state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
     come back on the devices where the attribute had them if the program chose these, else on the default device.
 
@@ -464,6 +471,8 @@ class ObjectState(State[Dict[str, Any]]):
     Raises:
         ValueError: an attribute has the name of a method, such as `commit`. From `run`, and from the first commit of a generation:
             arrays in the state share memory.
+        TypeError: from `run`, and from the first commit of a generation: the state has an optimiser or a gradient scaler of torch, and
+            is no `TorchState`.
     """
 
     #: The attributes of which the leaves alone are saved.
@@ -478,12 +487,15 @@ class ObjectState(State[Dict[str, Any]]):
     def __init__(self, bcast_object: object = None, get_rank: object = None, **kwargs: object) -> None:
         # The first two parameters are those of Horovod's class; this one does not use them.
         super().__init__()
+        #: The parts of torch's modules in the state, and whether each was in training mode at the last commit.
+        self._training_modes: List[Tuple[Any, bool]] = []
         for name, value in kwargs.items():
             if _is_own_method(type(self), name):
                 raise ValueError(f"an attribute of the state cannot be named {name!r}: the state has a method of that name")
             setattr(self, name, value)
 
     def capture(self) -> Dict[str, Any]:
+        self._training_modes = [(part, part.training) for module in self._modules() for part in module.modules()]
         return {name: self._captured(name, self.__dict__[name]) for name in self._public()}
 
     def _captured(self, name: str, value: Any) -> Any:
@@ -492,11 +504,24 @@ class ObjectState(State[Dict[str, Any]]):
         return self._content_of(value) if self._is_holder(value) else _holders.captured(value, self)
 
     def _check_encodable(self) -> None:
+        self._refuse_steppers()
         super()._check_encodable()
         self._refuse_shared(True)
 
-    def _check_memory(self) -> None:
+    def _check_parts(self) -> None:
+        self._refuse_steppers()
         self._refuse_shared(False)
+
+    def _refuse_steppers(self) -> None:
+        """Refuses torch's optimisers and gradient scalers, unless the class of the state knows what a broken step leaves in them."""
+        for name in self._public():
+            for found in _holders.found({name: self.__dict__[name]}, _torch_tensors.is_stepper):
+                from .torch import TorchState
+
+                if not isinstance(self, TorchState):
+                    what = "an optimiser" if _torch_tensors.is_optimizer(found) else "a gradient scaler"
+                    kind, state = type(found).__name__, type(self).__name__
+                    raise TypeError(_NEEDS_TORCH_STATE.format(name=name, what=what, kind=kind, state=state))
 
     def _refuse_shared(self, has_holders: bool) -> None:
         """Refuses arrays that share memory.
@@ -546,6 +571,15 @@ class ObjectState(State[Dict[str, Any]]):
         for name in set(self._public()).difference(content, self._lacking):
             # It was added after the commit, or by this rank alone.
             delattr(self, name)
+        # A validation that was broken off has left modules in evaluation mode.
+        for part, is_training in self._training_modes:
+            part.training = is_training
+        for module in self._modules():
+            _torch_tensors.drop_gradients(module)
+
+    def _modules(self) -> List[Any]:
+        """torch's modules in the state."""
+        return list(_holders.found({name: self.__dict__[name] for name in self._public()}, _torch_tensors.is_module))
 
     def _begin_run(self) -> None:
         self._given, self._lacking = frozenset(self._public()), frozenset()

@@ -98,3 +98,23 @@ def test_an_optimizer_within_another_object_is_refused():
     state = en.elastic.TorchState(trainer=Trainer())
     with pytest.raises(TypeError, match=r"'trainer' in the state cannot be saved: an optimiser \(SGD\) within another object"):
         state.save()
+
+
+@pytest.mark.parametrize("kind", [en.elastic.ObjectState, en.elastic.TorchState])
+def test_a_module_goes_back_without_gradients_and_in_the_mode_of_the_commit(kind):
+    model, _ = parts(1)
+    state = kind(models=[model], step=0)
+    state.save()
+    model.eval()
+    model(torch.ones(1, 2)).sum().backward()
+    state.restore()
+    assert model.training and [parameter.grad for parameter in model.parameters()] == [None, None]
+
+
+@pytest.mark.parametrize("part", [lambda: parts(1)[1], lambda: torch.amp.GradScaler("cpu"), lambda: {"of": [parts(1)[1]]}])
+def test_what_only_a_torch_state_takes_back_to_a_commit_is_refused_in_an_object_state(part):
+    state = en.elastic.ObjectState(part=part())
+    for check in (state._check_encodable, state._check_parts):
+        with pytest.raises(TypeError, match="'part' in the state is or has .* give it to elastic_node.torch.elastic.TorchState"):
+            check()
+    en.elastic.TorchState(part=part())._check_encodable()

@@ -53,7 +53,7 @@ def flat_torch():
 def test_an_array_and_a_view_of_it_are_refused_by_their_names(flat, attributes, names):
     state = en.elastic.ObjectState(step=0, **attributes(flat()))
     one, other = names
-    for check in (state._check_encodable, state._check_memory):
+    for check in (state._check_encodable, state._check_parts):
         with pytest.raises(ValueError, match=f"({one} and {other}|{other} and {one}) in the state share memory"):
             check()
 
@@ -61,7 +61,7 @@ def test_an_array_and_a_view_of_it_are_refused_by_their_names(flat, attributes, 
 def test_a_numpy_array_of_a_tensor_s_memory_is_refused():
     tensor = torch.zeros(4)
     with pytest.raises(ValueError, match="'array' and 'tensor' in the state share memory"):
-        en.elastic.ObjectState(tensor=tensor, array=tensor.numpy())._check_memory()
+        en.elastic.ObjectState(tensor=tensor, array=tensor.numpy())._check_parts()
 
 
 def test_a_tensor_of_the_memory_of_a_module_that_stays_is_refused_before_training():
@@ -85,7 +85,7 @@ def test_a_tensor_of_the_memory_of_a_module_that_stays_is_refused_before_trainin
 def test_parts_of_one_array_that_do_not_overlap_and_one_object_in_two_places_are_taken(flat, attributes):
     state = en.elastic.ObjectState(**attributes(flat()))
     state._check_encodable()
-    state._check_memory()
+    state._check_parts()
 
 
 def test_what_cannot_be_written_to_is_taken():
@@ -104,7 +104,7 @@ def test_tied_weights_in_a_state_dict_and_modules_that_have_a_part_in_common_are
     tied[1].weight = tied[0].weight
     state = en.torch.elastic.TorchState(model, optimizer, parts=[model[0]], best=best, saved=tied.state_dict())
     state._check_encodable()
-    state._check_memory()
+    state._check_parts()
 
 
 def test_columns_without_end_are_compared_up_to_a_limit():
