@@ -26,7 +26,7 @@ from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import keras
 
-from . import _keras_gradients
+from . import _holders, _keras_gradients
 from ._objects import broadcast_object
 from .elastic import ObjectState, State
 
@@ -50,6 +50,15 @@ _LOSS_SCALE_OUTSIDE = (
     "model.compile puts one around any other optimizer by itself; model.compile(..., auto_scale_loss=False) leaves it out"
 )
 
+
+_UNBUILT = (
+    "these optimizers of the state are not built: {names}. Their variables come with the first step, so a rank that takes the state over "
+    "would have none for them. Build each before the state is made, by the variables that it trains: "
+    "optimizer.build(model.trainable_variables)"
+)
+
+#: What stays the object that it is in a state, and is given its variables.
+_HOLDERS = (keras.optimizers.Optimizer, keras.Layer, keras.metrics.Metric, keras.Variable)
 
 #: Keras' callbacks that watch a value from epoch to epoch, and what they know of it. They forget it as a training begins: without
 #: help, in each generation.
@@ -77,13 +86,18 @@ class KerasState(ObjectState):
     TensorFlowKerasState. With `CommitStateCallback` also what Keras' `EarlyStopping`, `ReduceLROnPlateau` and
     `ModelCheckpoint(save_best_only=True)` know.
 
+    Further optimisers are part of it, too: those that the model, or a layer of it, has as attributes, as a GAN has, and those that are
+    given as attributes of the state. So are further models, layers and metrics in the state. They stay the objects that they are,
+    also in lists, tuples and dictionaries, and are given their variables.
+
     Args:
         model: built, so that its weights are there; compiled, unless an optimiser is given.
         optimizer: the model's own, if none is given.
         kwargs: everything else, as with `ObjectState`.
 
     Raises:
-        ValueError: on TensorFlow, the model is compiled by XLA, in which a `DistributedOptimizer` cannot average. Later, where a
+        ValueError: a further optimiser is not built, so that its variables are not there; also at a commit, where the model has got
+            another one since. On TensorFlow, the model is compiled by XLA, in which a `DistributedOptimizer` cannot average. Later, where a
             state is taken over: it is of another model or optimiser. At a commit: the model was compiled again with another optimiser.
     """
 
@@ -109,9 +123,46 @@ class KerasState(ObjectState):
             )
         if not self._optimizer.built:
             self._optimizer.build(model.trainable_variables)
+        #: The optimisers of the model and its layers beside the one above, with their names.
+        self._further = self._further_optimizers()
+        self._check_built()
 
     def _variables(self) -> List[keras.Variable]:
-        return [*self._model.variables, *self._optimizer.variables]
+        further = (variable for _, optimizer in self._further for variable in optimizer.variables)
+        return [*self._model.variables, *self._optimizer.variables, *further]
+
+    def _further_optimizers(self) -> List[Tuple[str, Any]]:
+        """The optimisers that are attributes of the model and its layers, each once, without those of which the state has the
+        variables by another one."""
+        seen = {id(self._optimizer), id(self._model.optimizer), *map(id, _within(self._optimizer)), *map(id, _within(self._model.optimizer))}
+        found: List[Tuple[str, Any]] = []
+        for layer in [self._model, *self._model._flatten_layers(include_self=False)]:
+            for name, value in sorted(vars(layer).items()):
+                for optimizer in _holders.found({name: value}, _is_optimizer):
+                    if id(optimizer) not in seen:
+                        seen.update(map(id, [optimizer, *_within(optimizer)]))
+                        found.append((f"{layer.name}.{name}", optimizer))
+        return found
+
+    def _check_built(self) -> None:
+        own = ((name, optimizer) for name in self._public() for optimizer in _holders.found({name: getattr(self, name)}, _is_optimizer))
+        unbuilt = sorted({name for name, optimizer in [*own, *self._further] if not optimizer.built})
+        if unbuilt:
+            raise ValueError(_UNBUILT.format(names=", ".join(unbuilt)))
+
+    def _is_holder(self, value: Any) -> bool:
+        return isinstance(value, _HOLDERS) or super()._is_holder(value)
+
+    def _content_of(self, holder: Any) -> Any:
+        if isinstance(holder, _HOLDERS):
+            return [keras.ops.convert_to_numpy(variable) for variable in _variables_of(holder)]
+        return super()._content_of(holder)
+
+    def _give(self, holder: Any, content: Any) -> None:
+        if isinstance(holder, _HOLDERS):
+            _assign(_variables_of(holder), content)
+        else:
+            super()._give(holder, content)
 
     def commit(self) -> None:
         self._check_optimizer()
@@ -130,6 +181,15 @@ class KerasState(ObjectState):
                 "the state over would begin with an empty one. Compile the model once, before the state, and assign "
                 "model.optimizer.learning_rate where only that changes; or give each phase a job of its own"
             )
+        further = self._further_optimizers()
+        if [id(optimizer) for _, optimizer in further] != [id(optimizer) for _, optimizer in self._further]:
+            known = {id(optimizer) for _, optimizer in self._further}
+            names = ", ".join(name for name, optimizer in further if id(optimizer) not in known) or "one is missing"
+            raise ValueError(
+                f"the model has got other optimizers since the KerasState was made ({names}): a rank that takes the state over would "
+                "begin with empty ones. Give them to the model, and build them, before the state is made"
+            )
+        self._check_built()
 
     def _settle(self) -> None:
         """Waits for the step that JAX computes beside this thread, and gives the model the variables that it makes. If a collective
@@ -148,20 +208,44 @@ class KerasState(ObjectState):
 
     def apply(self, content: Dict[str, Any]) -> None:
         variables, values = self._variables(), content["variables"]
-        held, own = [value.shape for value in values], [tuple(variable.shape) for variable in variables]
-        if held != own:
-            raise ValueError(
-                f"{_difference(held, own)}: give every rank, and a job that goes on from a checkpoint, the model and the optimizer "
-                "of the state"
-            )
+        _check_shapes(variables, values)
         super().apply(content["values"])
         # Checkpoints of earlier releases have none.
         self._monitored = content.get("monitored", (0, {}))
         if _keras_gradients.BACKEND == "jax":
             # Variables that an epoch left when it was broken off: later than this content, or without memory.
             self._model._jax_state, self._model._jax_state_synced = None, True
-        for variable, value in zip(variables, values):
-            variable.assign(value)
+        _assign(variables, values)
+
+
+def _is_optimizer(value: Any) -> bool:
+    return isinstance(value, keras.optimizers.Optimizer)
+
+
+def _within(optimizer: Any) -> List[Any]:
+    """The optimisers that one has in it, whose variables are its own: of a LossScaleOptimizer, or a MultiOptimizer."""
+    inner = [getattr(optimizer, "inner_optimizer", None), *(getattr(optimizer, "optimizers", None) or ())]
+    own = [one for one in inner if one is not None]
+    return [*own, *(other for one in own for other in _within(one))]
+
+
+def _variables_of(holder: Any) -> List[Any]:
+    return [holder] if isinstance(holder, keras.Variable) else list(holder.variables)
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    _check_shapes(variables, values)
+    for variable, value in zip(variables, values):
+        variable.assign(value)
+
+
+def _check_shapes(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    held, own = [value.shape for value in values], [tuple(variable.shape) for variable in variables]
+    if held != own:
+        raise ValueError(
+            f"{_difference(held, own)}: give every rank, and a job that goes on from a checkpoint, the model and the optimizer "
+            "of the state"
+        )
 
 
 def _difference(held: Sequence[Sequence[int]], own: Sequence[Sequence[int]]) -> str:

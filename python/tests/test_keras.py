@@ -217,3 +217,48 @@ for other in (state_of(1, keras.optimizers.Adam()), state_of(3, keras.optimizers
     optimizer, model = done.stdout.splitlines()
     assert "the state has 4 variables" in optimizer and "this rank's have 8" in optimizer, done.stdout
     assert "has shape (2, 1), and this rank's has (2, 3)" in model, done.stdout
+
+
+def test_further_optimizers_of_the_model_and_of_the_state_are_part_of_it_and_are_built():
+    before = """
+def made(*built):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(), loss="mse")
+    model.further, own, second = [keras.optimizers.Adam()], keras.optimizers.Adam(), keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    for optimizer in [*model.further, own][:len(built)]:
+        optimizer.build(model.trainable_variables)
+    return model, own, second
+def moved(optimizer, model):
+    gradients = [keras.ops.ones(variable.shape) for variable in model.trainable_variables]
+    optimizer.apply(gradients, model.trainable_variables)
+def numbers(*parts):
+    return [keras.ops.convert_to_numpy(variable).tolist() for part in parts for variable in part.variables]
+model, own, second = made(1, 1)
+state = elastic_node.keras.KerasState(model, own=own, parts=[second])
+moved(own, model); moved(model.further[0], model)
+second.set_weights([numpy.full((2, 1), 3.0), numpy.ones(1)])
+content = state.capture()
+other, other_own, other_second = made(1, 1)
+taken = elastic_node.keras.KerasState(other, own=other_own, parts=[other_second])
+taken.apply(content)
+print(taken.own is other_own, taken.parts[0] is other_second)
+print(numbers(other, other.further[0], other_own, other_second) == numbers(model, model.further[0], own, second))
+for built in ((), (1,)):
+    unbuilt, unbuilt_own, _ = made(*built)
+    try:
+        elastic_node.keras.KerasState(unbuilt, own=unbuilt_own)
+    except ValueError as error:
+        print(error)
+other.late = keras.optimizers.Adam()
+try:
+    taken.commit()
+except ValueError as error:
+    print(error)
+"""
+    done = run_alone(some_backend(), "jit_compile=False", before)
+    assert done.returncode == 0, done.stderr
+    stays, equal, both, one, late = done.stdout.splitlines()
+    assert (stays, equal) == ("True True", "True"), done.stdout
+    assert "are not built: own, sequential" in both and ".further" in both, both
+    assert "are not built: own." in one and "optimizer.build(model.trainable_variables)" in one, one
+    assert "the model has got other optimizers" in late and ".late)" in late, late
