@@ -68,6 +68,12 @@ _MONITORED = ("best", "best_epoch", "wait", "cooldown_counter")
 #: The name of learning rates beside what these callbacks know.
 _RATES = "rates"
 
+#: Keras' callbacks that exchange the model's weights for their moving averages, and back as the next epoch begins.
+_EXCHANGERS = getattr(keras.callbacks, "SwapEMAWeights", ())
+
+#: The name of what a commit says of them.
+_EXCHANGED = "exchanged"
+
 
 class CountsBatches(Protocol):
     """A state with the number of the epoch's batches that are done."""
@@ -284,6 +290,8 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         super().__init__()
         self._state, self._every, self._batches = state, batches_per_commit, 0
         self._monitors: Dict[str, Any] = {}
+        #: Keras' callbacks that exchange weights.
+        self._exchangers: List[Any] = []
         #: The learning rates before this epoch, where a `LearningRateScheduler` changes them at its beginning.
         self._rates_before: Optional[List[float]] = None
 
@@ -302,6 +310,10 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         if self._is_of_this_training(self._state):
             for name, callback in self._monitors.items():
                 vars(callback).update(self._state._monitored[1].get(name, {}))
+        self._exchangers = [callback for callback in callbacks if isinstance(callback, _EXCHANGERS)]
+        exchanged = self._state._monitored[1].get(_EXCHANGED, {}) if self._is_of_this_training(self._state) else {}
+        for callback, is_exchanged in zip(self._exchangers, exchanged.get("averages_in_model", [])):
+            callback._ema_weights_in_model = is_exchanged
         if any(isinstance(callback, keras.callbacks.LearningRateScheduler) for callback in callbacks):
             self._go_back_to_rates(self._state)
         late = _monitors(callbacks[callbacks.index(self) :])
@@ -313,6 +325,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         self._batches += 1
         if self._batches % self._every == 0:
             self._note_rates()
+            self._note_exchanged()
             self._state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
@@ -321,6 +334,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         if self._rates_before is not None:
             self._rates_before = self._rates()
             self._note_rates()
+        self._note_exchanged()
         # The last batch was committed in an epoch that was not counted yet, and would begin again.
         self._state.commit()
 
@@ -348,6 +362,13 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         if isinstance(self._state, KerasState) and self._rates_before is not None:
             epochs, known = self._state._monitored
             self._state._monitored = epochs, {**known, _RATES: {"before": self._rates_before, "committed": self._rates()}}
+
+    def _note_exchanged(self) -> None:
+        """Has the next commit say whether its weights are the moving averages: a callback of the next generation begins with none."""
+        if isinstance(self._state, KerasState) and self._exchangers:
+            epochs, known = self._state._monitored
+            exchanged = [callback._ema_weights_in_model for callback in self._exchangers]
+            self._state._monitored = epochs, {**known, _EXCHANGED: {"averages_in_model": exchanged}}
 
     def _go_back_to_rates(self, state: KerasState) -> None:
         """Sets the learning rates of before the epoch, which begins again: a schedule would be applied to its own result. Rates

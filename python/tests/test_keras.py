@@ -262,3 +262,39 @@ except ValueError as error:
     assert "are not built: own, sequential" in both and ".further" in both, both
     assert "are not built: own." in one and "optimizer.build(model.trainable_variables)" in one, one
     assert "the model has got other optimizers" in late and ".late)" in late, late
+
+
+def test_a_commit_of_exchanged_weights_is_known_to_the_callback_that_exchanges_them_back():
+    before = """
+model.compile(optimizer=keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9), loss="mse", jit_compile=False)
+state = elastic_node.keras.KerasState(model, epoch=0)
+x, y, contents = numpy.arange(8.0).reshape(4, 2) / 8, numpy.ones((4, 1)), []
+class Captures(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        contents.append(state.capture())
+    def on_epoch_end(self, epoch, logs=None):
+        contents.append(state.capture())
+def train(is_behind):
+    swaps = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    commits = elastic_node.keras.CommitStateCallback(state)
+    order = [commits, swaps] if is_behind else [swaps, commits]
+    if is_behind:
+        order.insert(1, Captures())
+    else:
+        order.append(Captures())
+    counts = elastic_node.keras.UpdateEpochStateCallback(state)
+    model.fit(x, y, verbose=0, batch_size=4, shuffle=False, initial_epoch=state.epoch, epochs=4, callbacks=[counts, *order])
+    return model.get_weights()
+begin = state.capture()
+for is_behind in (False, True):
+    state.apply(begin)
+    contents.clear()
+    due = train(is_behind)
+    # Lost after the second epoch: its end was committed. The averages begin as the weights.
+    state.apply(contents[3])
+    print(state.epoch, all(numpy.allclose(one, other) for one, other in zip(train(is_behind), due)))
+model.compile(optimizer=elastic_node.keras.DistributedOptimizer(keras.optimizers.SGD()), loss="mse", jit_compile=False)
+"""
+    done = run_alone(some_backend(), "jit_compile=False", before)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["2 True", "2 True"], done.stdout
