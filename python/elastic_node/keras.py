@@ -27,7 +27,7 @@ from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 import keras
 
 from . import _holders, _keras_gradients
-from ._objects import broadcast_object
+from ._objects import allgather_object, broadcast_object
 from .elastic import ObjectState, State
 
 __all__ = [
@@ -284,6 +284,9 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     Args:
         state: of `elastic_node.elastic.run`.
         batches_per_commit: 1 for each batch.
+
+    Raises:
+        ValueError: as training begins: an epoch has other numbers of batches on the ranks, whose gradients are averaged.
     """
 
     def __init__(self, state: State[Any], batches_per_commit: int = 1) -> None:
@@ -306,6 +309,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         """
         if not isinstance(self._state, KerasState):
             return
+        self._check_steps(self._state)
         self._monitors = _monitors(callbacks)
         if self._is_of_this_training(self._state):
             for name, callback in self._monitors.items():
@@ -320,6 +324,20 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         if late:
             warning = "%s is behind CommitStateCallback, which commits what it knew an epoch before: put it in front"
             logging.getLogger(__name__).warning(warning, ", ".join(late))
+
+    def _check_steps(self, state: KerasState) -> None:
+        """Refuses a training with other numbers of batches on the ranks, in which some would wait for gradients of the others."""
+        if state._session_here() is None or not getattr(self.model.optimizer, "averages_gradients", False):
+            return
+        of_ranks: List[Optional[int]] = allgather_object((self.params or {}).get("steps"))
+        # Keras does not know how many a generator gives.
+        if None not in of_ranks and len(set(of_ranks)) > 1:
+            least, most = min(of_ranks, key=int), max(of_ranks, key=int)  # type: ignore[arg-type]  # None is not among them.
+            raise ValueError(
+                f"an epoch has {least} batches on rank {of_ranks.index(least)} and {most} on rank {of_ranks.index(most)}: the ranks that have "
+                "more would wait for gradients of the others. Give every rank as many samples, or fit the least of their "
+                "numbers of batches as steps_per_epoch"
+            )
 
     def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None) -> None:
         self._batches += 1

@@ -56,6 +56,14 @@ def test_keras_callbacks_that_watch_a_value_know_it_after_a_loss(job):
     assert done.said() == [end] * 2, done.output
 
 
+def test_ranks_with_other_numbers_of_batches_are_told_so_as_training_begins(job):
+    done = job("keras_uneven.py", workers=2, flags=["--max-restarts", "0"], environment={"KERAS_BACKEND": some_backend()})
+    assert done.code == 0, done.output
+    for said in done.said():
+        assert "an epoch has 4 batches on rank 1 and 5 on rank 0" in said["refusal"] and said["steps"] == 4, said
+    assert len(done.said()) == 2, done.output
+
+
 def run_alone(backend: str, settings: str, before: str = "") -> "subprocess.CompletedProcess[str]":
     """Trains a model without a job: one step, after the lines in `before`."""
     program = f"""
