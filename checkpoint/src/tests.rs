@@ -518,8 +518,7 @@ fn a_folder_that_is_a_link_to_nowhere_is_named_as_such() {
     let link = root.path().join("ck");
     std::os::unix::fs::symlink(root.path().join("unmounted"), &link).expect("made");
     let (bytes, tensors) = ([1; 8], []);
-    let snapshot =
-        Snapshot { bytes: &bytes, tensors: &tensors, position: &json!(null) };
+    let snapshot = Snapshot { bytes: &bytes, tensors: &tensors, position: &json!(null) };
     for folder in [link.clone(), link.join("below")] {
         let refused = write_part(&LocalFiles, &folder, &attempt(5), 0, &snapshot, &mut |_| Ok(()));
         let told = refused.expect_err("nothing is there").to_string();

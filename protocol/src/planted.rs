@@ -90,6 +90,8 @@ bugs! {
     DeathIgnored = "the death of a member does not end its generation", "driver";
     /// A member for which others wait for ever is never named.
     HangNeverNamed = "a hang is never named", "driver";
+    /// A look at a member has no end where more members than are shown come before it: the driver's timer fires without end.
+    LookBehindOthersForgotten = "a look at a member is forgotten behind others, and stays due", "driver";
     /// The driver names the waiting members, as watchdogs of single ranks do.
     WaiterNamed = "those who wait are named, not those who are awaited", "driver";
     /// Every member in any collective counts as waiting for the others, even in different groups.

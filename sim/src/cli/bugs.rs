@@ -61,7 +61,7 @@ pub(crate) struct BugsArguments {
 
 /// Whether a bug needs a coincidence and thus a cluster with more events.
 const fn is_rare(bug: Bug) -> bool {
-    matches!(bug, Bug::ResumeNotSent | Bug::ProcessesNotTakenOver)
+    matches!(bug, Bug::ResumeNotSent | Bug::ProcessesNotTakenOver | Bug::LookBehindOthersForgotten)
 }
 
 /// Whether a bug shows only in a wait that no fault disturbs for long, and thus in a small cluster.
@@ -150,6 +150,7 @@ const fn draws(bug: Bug) -> u32 {
         | Bug::PerRankStateAccused
         | Bug::DistrustForgotten
         | Bug::DistrustNotRecorded => 8,
+        Bug::LookBehindOthersForgotten => 19,
         Bug::PassesNotCompared | Bug::FurtherWayIsApart => 20,
         Bug::NeighbourCarriesLess | Bug::RebalancedWithoutCoolDown | Bug::RankDealsByItself => 9,
         Bug::PartOfAnotherRank | Bug::PartsNotCompared => 9,

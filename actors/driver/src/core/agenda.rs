@@ -47,6 +47,11 @@ impl Timetable {
         self.timers.next().is_some_and(|at| at + by < now)
     }
 
+    /// Number of timers that are due.
+    pub(crate) fn due(&self, now: Time) -> usize {
+        self.timers.due(now)
+    }
+
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
         self.passed = self.passed.max(now);
         self.timers.pop_due(now)

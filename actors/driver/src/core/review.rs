@@ -20,7 +20,9 @@ impl DriverCore {
         if self.agenda.is_late(now, self.config.deadlines.suspect) {
             self.excuse_own_pause(now);
         }
-        while let Some(timer) = self.agenda.pop_due(now) {
+        // A timer that is set for now, or for a moment that has passed, fires with the next call: no handler is called without end.
+        for _ in 0..self.agenda.due(now) {
+            let Some(timer) = self.agenda.pop_due(now) else { break };
             match timer {
                 Timer::Phase => self.handle_phase_deadline(now),
                 Timer::LastCall => self.agenda.ask_review(now),

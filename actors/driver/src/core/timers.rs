@@ -80,6 +80,10 @@ impl Timers {
         }
     }
 
+    pub(crate) fn due(&self, now: Time) -> usize {
+        self.0.iter().take_while(|(at, _)| *at <= now).count()
+    }
+
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
         if self.next()? > now {
             return None;

@@ -68,9 +68,20 @@ impl DriverCore {
         let Some(wait) = &self.hangs.wait else { return };
         let wants_stack = self.config.on_hang != OnHang::Tell;
         let mut steps = Vec::new();
-        for (worker, member) in wait.awaited.iter().take(StatusReport::AWAITED_MAX) {
+        // A member that is looked at is named in the end, also where others come before it meanwhile: its look has an end.
+        let mut begun = wait.awaited.values().filter(|it| it.naming != Naming::NotYet).count();
+        let (most, most_begun) = match is_planted(Bug::LookBehindOthersForgotten) {
+            true => (StatusReport::AWAITED_MAX, usize::MAX),
+            false => (usize::MAX, StatusReport::AWAITED_MAX),
+        };
+        for (worker, member) in wait.awaited.iter().take(most) {
+            if member.naming == Naming::NotYet {
+                if begun >= most_begun || now < self.hangs_from(worker, member) {
+                    continue;
+                }
+                begun += 1;
+            }
             let naming = match member.naming {
-                Naming::NotYet if now < self.hangs_from(worker, member) => continue,
                 Naming::NotYet if member.is_worth_a_look(wants_stack) => {
                     Naming::Looking { until: now + STACK_WITHIN }
                 }

@@ -217,6 +217,29 @@ fn g_9_an_agent_that_shows_no_stack_is_not_waited_for() {
 }
 
 #[test]
+fn g_9_a_member_that_is_looked_at_is_named_although_more_than_are_shown_come_before_it() {
+    let mut cluster = Cluster::new(|config| (config.np, config.min_np) = (Some(12), Some(1)));
+    for host in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {
+        cluster.add_host(host, 1);
+    }
+    for worker in cluster.members() {
+        cluster.say_step(&worker, 5);
+    }
+    let late = cluster.worker("l", 0);
+    cluster.hang(&late, ProcessActivity::Waiting);
+    cluster.sights.clear();
+    cluster.pass(seconds(61));
+    assert_eq!(cluster.named(), [], "its stack is awaited");
+    for host in ["a", "b", "c", "d", "e", "f", "g", "h", "i"] {
+        let worker = cluster.worker(host, 0);
+        cluster.stands(&worker, outside());
+    }
+    cluster.pass(seconds(2));
+    let named: Vec<WorkerId> = cluster.named().into_iter().map(|(worker, _)| worker).collect();
+    assert_eq!(named, [late]);
+}
+
+#[test]
 fn a_wait_that_ended_by_itself_makes_its_length_usual() {
     let mut cluster = three(|config| config.on_hang = OnHang::Tell);
     let late = cluster.worker("a", 0);
