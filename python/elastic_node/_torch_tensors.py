@@ -8,7 +8,7 @@ equal bytes.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +46,9 @@ def is_module(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def drop_gradients(module: torch.nn.Module) -> None:
+def drop_gradients(parameters: Iterable[torch.Tensor]) -> None:
     """Drops what a step that was broken off has left. The next backward pass would add to it."""
-    for parameter in module.parameters():
+    for parameter in parameters:
         parameter.grad = None
 
 

@@ -9,7 +9,7 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, AbstractSet, Any, Callable, Dict, FrozenSet, Generic, Iterable, List, Literal, Optional, Set, Tuple, TypeVar
 
-from . import _agreement, _codec, _context, _holders, _jax_trees, _native, _overlaps, _torch_tensors
+from . import _agreement, _codec, _context, _holders, _jax_trees, _modes, _native, _overlaps, _torch_tensors
 from ._native import CollectiveError, HostsUpdatedInterrupt
 from ._sampler import Batch, ElasticSampler, EpochOrder
 from ._shards import DataShard, ShardedSampler, ShardedStep
@@ -413,6 +413,9 @@ class State(Generic[Content]):
         self._apply(header, [block.copy() for block in blocks])
 
 
+#: Key of the modes of torch's modules in a content. No attribute of a state has it: it would be part of the content otherwise.
+_MODES = "_module_modes"
+
 _NEEDS_TORCH_STATE = (
     "{name!r} in the state is or has {what} of torch ({kind}), with which {state} would go on wrong after a loss, by gradients of the "
     "step that was broken off or by moments in another type: give it to elastic_node.torch.elastic.TorchState"
@@ -487,16 +490,15 @@ class ObjectState(State[Dict[str, Any]]):
     def __init__(self, bcast_object: object = None, get_rank: object = None, **kwargs: object) -> None:
         # The first two parameters are those of Horovod's class; this one does not use them.
         super().__init__()
-        #: The parts of torch's modules in the state, and whether each was in training mode at the last commit.
-        self._training_modes: List[Tuple[Any, bool]] = []
         for name, value in kwargs.items():
             if _is_own_method(type(self), name):
                 raise ValueError(f"an attribute of the state cannot be named {name!r}: the state has a method of that name")
             setattr(self, name, value)
 
     def capture(self) -> Dict[str, Any]:
-        self._training_modes = [(part, part.training) for module in self._modules() for part in module.modules()]
-        return {name: self._captured(name, self.__dict__[name]) for name in self._public()}
+        content = {name: self._captured(name, self.__dict__[name]) for name in self._public()}
+        modes = [(name, _modes.of(module)) for name, module in self._modules()]
+        return {**content, **({_MODES: modes} if modes else {})}
 
     def _captured(self, name: str, value: Any) -> Any:
         if name in self._trees and _jax_trees.has_arrays(value):
@@ -566,20 +568,29 @@ class ObjectState(State[Dict[str, Any]]):
         return bool(trees)
 
     def apply(self, content: Dict[str, Any]) -> None:
+        # Commits of earlier releases have no modes.
+        modes = content.get(_MODES, [])
+        content = {name: value for name, value in content.items() if name != _MODES}
         self._take_values(content)
         self._lacking = self._given.difference(content)
         for name in set(self._public()).difference(content, self._lacking):
             # It was added after the commit, or by this rank alone.
             delattr(self, name)
-        # A validation that was broken off has left modules in evaluation mode.
-        for part, is_training in self._training_modes:
-            part.training = is_training
-        for module in self._modules():
-            _torch_tensors.drop_gradients(module)
+        modules = self._modules()
+        # A validation that was broken off has left modules in evaluation mode, and a newcomer has not frozen what others have.
+        for (name, module), (saved_name, saved) in zip(modules, modes):
+            if name == saved_name:
+                _modes.give(module, saved)
+        for _, module in modules:
+            _torch_tensors.drop_gradients(module.parameters())
 
-    def _modules(self) -> List[Any]:
-        """torch's modules in the state."""
-        return list(_holders.found({name: self.__dict__[name] for name in self._public()}, _torch_tensors.is_module))
+    def _modules(self) -> List[Tuple[str, Any]]:
+        """torch's modules in the state, each with the name of the attribute that has it."""
+        return [
+            (name, module)
+            for name in self._public()
+            for module in _holders.found({name: self.__dict__[name]}, _torch_tensors.is_module)
+        ]
 
     def _begin_run(self) -> None:
         self._given, self._lacking = frozenset(self._public()), frozenset()

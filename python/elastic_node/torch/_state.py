@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, Iterable, List, Optional, Tuple
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, List, Optional, Tuple
 
 import torch
 
-from .. import _agreement, _codec, _holders
+from .. import _agreement, _codec, _holders, _torch_tensors
 from ..elastic import ObjectState
-from . import _in_place, _loading, _modes, _optimizer
+from . import _in_place, _loading, _optimizer
 
 if TYPE_CHECKING:
     from .. import _native
-
-#: The name of the modules' modes in the content. No attribute of the state has it, which would be part of the content otherwise.
-_MODES = "_module_modes"
 
 
 class TorchState(ObjectState):
@@ -87,9 +84,6 @@ class TorchState(ObjectState):
     def _optimizers(self) -> List[Tuple[str, torch.optim.Optimizer]]:
         return [(part, holder) for part, holder in self._holders_with_names() if isinstance(holder, torch.optim.Optimizer)]
 
-    def _modules(self) -> List[Tuple[str, torch.nn.Module]]:
-        return [(part, holder) for part, holder in self._holders_with_names() if isinstance(holder, torch.nn.Module)]
-
     def _names_of_parameters(self) -> Dict[torch.Tensor, str]:
         """The parameters of the state's modules and optimisers, and their names."""
         names: Dict[torch.Tensor, str] = {}
@@ -147,17 +141,10 @@ class TorchState(ObjectState):
 
     def capture(self) -> Dict[str, Any]:
         self._check_complete()
-        modes = [(part, _modes.of(module)) for part, module in self._modules()]
-        return {**super().capture(), **({_MODES: modes} if modes else {})}
+        return super().capture()
 
     def apply(self, content: Dict[str, Any]) -> None:
-        # Commits of earlier releases have none.
-        modes = content.get(_MODES, [])
-        super().apply({name: value for name, value in content.items() if name != _MODES})
-        # A validation that was broken off has left modules in evaluation mode, and a newcomer has not frozen what others have.
-        for (part, module), (saved_part, saved) in zip(self._modules(), modes):
-            if part == saved_part:
-                _modes.give(module, saved)
+        super().apply(content)
         # A step that was broken off has left gradients. The next backward pass would add to them.
         attributes = {name: self.__dict__[name] for name in self._public()}
         for holder in _holders.found(attributes, self._is_holder):
@@ -188,17 +175,10 @@ class TorchState(ObjectState):
 
 
 def _forget_step(holder: Any) -> None:
-    """Forgets what an unfinished step has left in a module, an optimiser or a gradient scaler."""
-    if isinstance(holder, torch.nn.Module):
-        _drop_gradients(holder.parameters())
-    elif isinstance(holder, torch.optim.Optimizer):
-        _drop_gradients(_optimizer.parameters_of(holder.param_groups))
+    """Forgets what an unfinished step has left in an optimiser or a gradient scaler."""
+    if isinstance(holder, torch.optim.Optimizer):
+        _torch_tensors.drop_gradients(_optimizer.parameters_of(holder.param_groups))
         _optimizer.forget_passes(holder)
     elif isinstance(holder, torch.amp.GradScaler) and holder.is_enabled():
         # Else it takes the next gradients for ones that it has divided by its scale already.
         holder._per_optimizer_states.clear()
-
-
-def _drop_gradients(parameters: Iterable[torch.Tensor]) -> None:
-    for parameter in parameters:
-        parameter.grad = None

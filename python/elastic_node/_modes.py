@@ -1,10 +1,12 @@
-"""The modes of a module and of all modules in it, training or evaluation, as a part of a state's content. `TorchState` calls it."""
+"""The modes of torch's modules, training or evaluation, as a part of a state's content. `ObjectState` calls it."""
 
 from __future__ import annotations
 
-from typing import List, Tuple
+import sys
+from typing import TYPE_CHECKING, List, Tuple
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 #: Whether a module is in training mode, and the names of the modules in it whose mode differs from that.
 Modes = Tuple[bool, List[str]]
@@ -26,7 +28,8 @@ def give(module: torch.nn.Module, modes: Modes) -> None:
 
 def _within(module: torch.nn.Module) -> torch.nn.Module:
     """The module whose content is saved for this one."""
-    return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
+    parallel = sys.modules["torch"].nn.parallel
+    return module.module if isinstance(module, parallel.DistributedDataParallel) else module
 
 
 def _set(part: torch.nn.Module, is_training: bool) -> None:
