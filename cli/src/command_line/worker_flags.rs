@@ -60,8 +60,6 @@ pub(crate) struct WorkerFlags {
 pub(crate) enum Leash {
     /// The agent leaves when its launcher is gone.
     Tight,
-    /// The agent ends at once when its launcher is gone: that was the only driver.
-    Sole,
     /// The agent waits for another driver when its launcher is gone.
     Loose,
 }
@@ -71,7 +69,6 @@ impl Leash {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Tight => "tight",
-            Self::Sole => "sole",
             Self::Loose => "loose",
         }
     }

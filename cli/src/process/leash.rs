@@ -1,6 +1,5 @@
 //! The leash, the agent's side of `--launcher ssh`: its launcher holds its stdin. The first line is the token; a line
-//! `leave` makes it leave in order; with a tight leash, so does the end of stdin; if the launcher is the only driver, the end
-//! of stdin ends it at once. A line `drivers HOST:PORT,…` tells the
+//! `leave` makes it leave in order; with a tight leash, so does the end of stdin. A line `drivers HOST:PORT,…` tells the
 //! drivers that may act, from a launcher that stands by itself. Called by `agent` and the command line.
 
 use std::fs::File;
@@ -103,24 +102,14 @@ impl LeashLines {
                 reason: "its driver has no use for this host".to_owned(),
                 code: 0,
             }),
-            (None, leash) => {
-                let Some(within) = leaves_within(leash) else { return };
+            (None, Leash::Tight) => {
                 let reason = "what started it is gone".to_owned();
                 agent.do_send(Drain { reason: reason.clone(), code: 1 });
-                sleep(within).await;
+                sleep(LEAVE_WITHIN).await;
                 agent.do_send(Drain { reason, code: 1 });
             }
+            (None, Leash::Loose) => {}
         }
-    }
-}
-
-/// The time that an agent whose launcher is gone has to leave in order; none if it stays. Without a driver nobody takes its
-/// workers out.
-const fn leaves_within(leash: Leash) -> Option<Duration> {
-    match leash {
-        Leash::Tight => Some(LEAVE_WITHIN),
-        Leash::Sole => Some(Duration::ZERO),
-        Leash::Loose => None,
     }
 }
 
@@ -165,11 +154,5 @@ mod tests {
         assert_eq!(LeashLine::read("drivers a:1,b:1"), Some(drivers));
         assert_eq!(LeashLine::read("leave"), Some(LeashLine::Leave));
         assert_eq!(LeashLine::read("drive a:1"), None);
-    }
-    #[test]
-    fn g_9_an_agent_whose_launcher_was_the_only_driver_waits_for_no_other() {
-        assert_eq!(leaves_within(Leash::Sole), Some(Duration::ZERO));
-        assert_eq!(leaves_within(Leash::Tight), Some(LEAVE_WITHIN));
-        assert_eq!(leaves_within(Leash::Loose), None);
     }
 }

@@ -41,8 +41,6 @@ pub(super) struct AgentFlags {
     pub(super) slots: u32,
     pub(super) role: String,
     pub(super) interface: Option<String>,
-    /// The way in which the end of the driver's process ends the agent.
-    pub(super) leash: Leash,
     /// The token: a secret.
     pub(super) token: String,
 }
@@ -75,7 +73,7 @@ impl AgentFlags {
         }
         command.args(["--role", "worker", "--join", join, "--host", self.host.as_str()]);
         command.args(["--slots", &self.slots.to_string(), "--role-name", &self.role]);
-        command.args(["--launched", "--leash", self.leash.as_str(), "--log", log]);
+        command.args(["--launched", "--leash", Leash::Tight.as_str(), "--log", log]);
         command.args(self.interface.iter().flat_map(|name| ["--interface", name]));
         // Ctrl-C reaches the driver alone, which then ends everything in order.
         command.stdin(Stdio::piped()).process_group(0);

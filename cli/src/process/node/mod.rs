@@ -27,7 +27,7 @@ use super::driver::run_driver;
 use super::network::{check_interface, ip_of};
 use super::state_dir::state_root;
 use super::token_source::TokenSource;
-use crate::command_line::{CommandFailure, Leash, NodePlan, ResultExt, WorkerPlan};
+use crate::command_line::{CommandFailure, NodePlan, ResultExt, WorkerPlan};
 
 /// An address that no machine has (RFC 5737): the route to it leads out of this machine.
 const ELSEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
@@ -85,14 +85,11 @@ pub(crate) fn run_node(mut plan: NodePlan, log: &str) -> Result<(), CommandFailu
         driver.state_dir = state_root().map(|root| root.join("nodes").join(name.as_str()));
     }
     tracing::info!(host = %name, address = %bound.address, "this node has a driver, with an agent beside it");
-    // With a store another driver may act, and takes the workers out in order.
-    let leash = if driver.store.is_some() { Leash::Tight } else { Leash::Sole };
     let flags = AgentFlags {
         host: name,
         slots: plan.slots,
         role: plan.role,
         interface: plan.interface,
-        leash,
         token: token.to_line(),
     };
     let beside = Rc::new(Beside::new(flags, bound.socket));
