@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Where an array's elements are."""
+    """The place of an array's elements in memory."""
 
     start: int
     #: Behind the last byte.

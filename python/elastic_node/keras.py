@@ -57,7 +57,7 @@ _UNBUILT = (
     "optimizer.build(model.trainable_variables)"
 )
 
-#: What stays the object that it is in a state, and is given its variables.
+#: The objects of Keras that stay what they are in a state, and are given their variables.
 _HOLDERS = (keras.optimizers.Optimizer, keras.Layer, keras.metrics.Metric, keras.Variable)
 
 #: Keras' callbacks that watch a value from epoch to epoch, and what they know of it. They forget it as a training begins: without

@@ -1,4 +1,4 @@
-"""What a program holds of an optimiser or a scheduler stays the objects that they are, with the content that is loaded; and a
+"""Parts of an optimiser or a scheduler that a program holds stay the objects that they are, with the content that is loaded; and a
 distributed optimiser stays distributed."""
 
 import pytest

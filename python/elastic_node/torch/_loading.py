@@ -145,7 +145,7 @@ def with_inner(optimizer: torch.optim.Optimizer) -> List[torch.optim.Optimizer]:
 
 
 def kept(own: Any, given: Any, taken: _Taken, depth: int = 0) -> Any:
-    """What was given, in the object `own` where that can take it."""
+    """The content that was given, in the object `own` where that can take it."""
     if own is given or type(own) is not type(given) or depth > _DEPTH_MAX:
         return given
     if isinstance(own, torch.Tensor):
