@@ -12,7 +12,7 @@ use elastic_protocol::messages::{
 
 use super::driver::ObservedPhase;
 use super::program::ProgramStage;
-use super::{Happening, MS, World};
+use super::{Happening, MS, NONE, World};
 use crate::dataset::mix;
 
 /// Longest time that an agent takes to look at a process.
@@ -354,12 +354,13 @@ impl World {
     }
 
     /// The script that hangs while all others wait in a collective and their agents answer. There are at least two others if no
-    /// recorder tells which members have not entered the collective.
+    /// recorder tells which members have not entered the collective. Nothing is said of a generation with a member that was never started.
     fn hanging_script(&self) -> Option<u32> {
         let members = &self.driver.members;
         let is_there = !self.keeps_processes()
             && self.driver.phase == ObservedPhase::Run
             && self.driver_acts_since(self.inactive_bound())
+            && !members.contains(&NONE)
             && members.len() > if self.scripts_are_recorded() { 1 } else { 2 };
         let hangs = |process: u32| {
             let entry = &self.processes[process as usize];
