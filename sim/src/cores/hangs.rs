@@ -354,7 +354,8 @@ impl World {
     }
 
     /// The script that hangs while all others wait in a collective and their agents answer. There are at least two others if no
-    /// recorder tells which members have not entered the collective. Nothing is said of a generation with a member that was never started.
+    /// recorder tells which members have not entered the collective. Nothing is said of a generation with a member that was never
+    /// started.
     fn hanging_script(&self) -> Option<u32> {
         let members = &self.driver.members;
         let is_there = !self.keeps_processes()
