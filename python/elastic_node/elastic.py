@@ -519,15 +519,12 @@ class ObjectState(State[Dict[str, Any]]):
         self._refuse_shared(False)
 
     def _refuse_steppers(self) -> None:
-        """Refuses torch's optimisers and gradient scalers, unless the class of the state knows what a broken step leaves in them."""
+        """Refuses torch's optimisers and gradient scalers. A class that knows what a broken step leaves in them takes them."""
         for name in self._public():
             for found in _holders.found({name: self.__dict__[name]}, _torch_tensors.is_stepper):
-                from .torch import TorchState
-
-                if not isinstance(self, TorchState):
-                    what = "an optimiser" if _torch_tensors.is_optimizer(found) else "a gradient scaler"
-                    kind, state = type(found).__name__, type(self).__name__
-                    raise TypeError(_NEEDS_TORCH_STATE.format(name=name, what=what, kind=kind, state=state))
+                what = "an optimiser" if _torch_tensors.is_optimizer(found) else "a gradient scaler"
+                kind, state = type(found).__name__, type(self).__name__
+                raise TypeError(_NEEDS_TORCH_STATE.format(name=name, what=what, kind=kind, state=state))
 
     def _refuse_shared(self, has_holders: bool) -> None:
         """Refuses arrays that share memory.

@@ -71,6 +71,9 @@ class TorchState(ObjectState):
         self._check_complete()
         super()._check_encodable()
 
+    def _refuse_steppers(self) -> None:
+        """None is refused: `apply` forgets what a broken step leaves in them."""
+
     def _check_copies(self) -> None:
         trained = {id(parameter): name for parameter, name in self._names_of_parameters().items()}
         for value in map(self.__dict__.get, self._public()):

@@ -30,7 +30,7 @@ const ENDED_WITHIN: u64 = 16;
 /// Prefix of the reason of a job that fails because its members go through a pass apart.
 pub(super) const PLACES_DIFFER: &str = "the ranks' places in the data differ at commit ";
 
-/// Who has drawn other batches for a commit.
+/// The batches that processes drew for a commit.
 #[derive(Debug, Default)]
 struct DrawnStep {
     /// Whether each process has.
