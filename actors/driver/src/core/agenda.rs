@@ -27,6 +27,11 @@ impl Timetable {
         self.review_at = Some(self.review_at.map_or(at, |earlier| earlier.min(at)));
     }
 
+    /// Whether a review will come, for the checks of the core.
+    pub(crate) const fn is_review_asked(&self) -> bool {
+        self.review_at.is_some()
+    }
+
     /// Whether a review is due. The request is consumed.
     pub(crate) fn take_review(&mut self, now: Time) -> bool {
         let is_due = |at: Time| at <= now || is_planted(Bug::EarlyTimerObeyed);

@@ -309,6 +309,7 @@ impl DriverCore {
         self.takeover.as_ref().map_or(Ok(()), Takeover::check)?;
         self.check_state()?;
         self.check_members()?;
+        self.check_drained_agents()?;
         self.check_timers()?;
         self.check_journal()
     }
@@ -336,6 +337,22 @@ impl DriverCore {
             let record = self.roster.worker(worker);
             if record.is_some_and(|record| record.stance == Stance::Arrived) {
                 return Err(format!("{worker} is waited for and has arrived"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no agent that asked to leave and is gone with all its workers is kept as a lost one.
+    fn check_drained_agents(&self) -> Result<(), String> {
+        let reviews = self.takeover.is_none() && self.stopping.is_none();
+        if !reviews || self.round.phase().is_over() || self.agenda.is_review_asked() {
+            return Ok(());
+        }
+        for (host, agent) in self.roster.agents() {
+            let has_asked = agent.draining.is_some() && !agent.dismissed;
+            let is_lost = agent.link == table::PeerLink::Down;
+            if has_asked && is_lost && self.roster.workers_of(host).is_empty() {
+                return Err(format!("X-17: the agent of {host} has left and is kept as lost"));
             }
         }
         Ok(())

@@ -200,12 +200,20 @@ impl DriverCore {
         )
     }
 
-    /// Dismisses agents that asked to leave, once no worker is left on their hosts.
+    /// Dismisses agents that asked to leave, once no worker is left on their hosts. The record of one that is lost already
+    /// is removed.
     fn release_drained_agents(&mut self) {
-        let node = |host: &HostName| Some((host.clone(), self.roster.agent(host)?.node.clone()));
-        let free: Vec<_> = self.roster.seating().draining().iter().filter_map(node).collect();
-        for (host, to) in free {
+        let of_host = |host: &HostName| {
+            let agent = self.roster.agent(host)?;
+            Some((host.clone(), agent.node.clone(), agent.link == PeerLink::Down))
+        };
+        let free: Vec<_> = self.roster.seating().draining().iter().filter_map(of_host).collect();
+        for (host, to, is_lost) in free {
             if !self.roster.workers_of(&host).is_empty() {
+                continue;
+            }
+            if is_lost {
+                self.roster.remove_agent(&host);
                 continue;
             }
             self.roster.dismiss_agent(&host);

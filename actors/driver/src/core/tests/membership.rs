@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use elastic_protocol::DataPlane;
-use elastic_protocol::messages::{Ballot, UndoneTraining, WorkerCondition, WorkerToDriver};
+use elastic_protocol::messages::{
+    AgentToDriver, Ballot, UndoneTraining, WorkerCondition, WorkerToDriver,
+};
 use elastic_protocol::{CommitId, GenerationId, ResetCause, Step};
 
+use super::cluster::lost;
 use super::{Cluster, host};
 use crate::core::phase::RoundPhase;
 
@@ -234,6 +237,23 @@ fn x_5_a_removal_below_min_waits_and_goes_on() {
     cluster.add_host("c", 1);
     assert_eq!(cluster.sizes, [2, 2]);
     assert_eq!(cluster.roots.last(), Some(&Some(0)), "no skip with a newcomer (Horovod #3494)");
+}
+
+#[test]
+fn x_17_an_agent_without_workers_that_asks_to_leave_and_ends_has_left_and_is_not_lost() {
+    let mut cluster = trained(&[("a", 1), ("b", 1)], 1);
+    cluster.drain("b", true);
+    cluster.pass(Duration::from_secs(1));
+    assert!(!cluster.has_worker("b", 0));
+    let agent = cluster.agent("b");
+    let asks = AgentToDriver::Drain { reason: "SIGTERM".to_owned() };
+    cluster.core.handle_agent(cluster.now, &agent, asks);
+    cluster.core.handle_link(cluster.now, &agent, &lost());
+    cluster.hosts.retain(|entry| entry.name != host("b"));
+    cluster.list_hosts();
+    let status = cluster.core.status(cluster.now, &|at| at.to_string());
+    let hosts: Vec<_> = status.hosts.iter().map(|host| host.name.to_string()).collect();
+    assert_eq!(hosts, ["a"], "it is not shown as lost");
 }
 
 #[test]
