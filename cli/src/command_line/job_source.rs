@@ -2,6 +2,7 @@
 //! `status`, and by the requests of `operate`.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use elastic_observe::{LoggedJob, wall_clock_at};
@@ -17,6 +18,12 @@ use crate::process::{
 
 /// Address of a driver that was given none.
 const DEFAULT_DRIVER: &str = "127.0.0.1:7070";
+
+/// Timeout of a driver that answers no more and still holds its state directory, to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Interval between two looks at whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Flags for a driver that is not in the list of this user's jobs.
 #[derive(Args, Clone, Debug)]
@@ -75,6 +82,25 @@ impl EndedJob {
 }
 
 impl DriverAccess {
+    /// The end of a job whose driver did not answer, if the driver is about to end: its token is withdrawn, and its process
+    /// holds the state directory for a moment more.
+    pub(super) async fn end_soon(&self, job: Option<&str>) -> Option<Box<EndedJob>> {
+        let folder = match (job, &self.state_dir, &self.driver) {
+            (None, Some(folder), _) => folder.clone(),
+            (_, _, None) => find_job(job).ok()?.state_dir,
+            (_, _, Some(_)) => return None,
+        };
+        let asked_at = Instant::now();
+        loop {
+            let is_ending = is_locked(&folder) && asked_at.elapsed() < ENDS_WITHIN;
+            match self.source(job) {
+                Ok(JobSource::Over(ended)) => return Some(ended),
+                _ if is_ending => tokio::time::sleep(LOOK_EVERY).await,
+                _ => return None,
+            }
+        }
+    }
+
     /// Finds a job again that [`source`](Self::source) has found: its next driver may have another address.
     ///
     /// # Errors
@@ -140,5 +166,75 @@ impl DriverAccess {
             Some(end) => Ok(JobSource::Over(Box::new(EndedJob { job: entry.job, end }))),
             None => Ok(JobSource::Lost(Box::new(entry))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use elastic_runtime::system;
+
+    use super::*;
+    use crate::process::{EVENTS_FILE, LOCK_FILE};
+
+    fn access(folder: &Path) -> DriverAccess {
+        let state_dir = Some(folder.to_path_buf());
+        DriverAccess { driver: None, token_file: None, state_dir }
+    }
+
+    /// A state directory whose token is withdrawn, and whose log has the end of its job if `is_over`; with the driver's lock.
+    fn ending(is_over: bool) -> (tempfile::TempDir, File) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let event = |second: u32, rest: &str| {
+            format!(
+                r#"{{"t":"2026-01-01T00:00:0{second}Z","term":1,"generation":0,{rest}}}{}"#,
+                "\n"
+            )
+        };
+        let mut log = event(0, r#""kind":"driver_started","job":"it""#);
+        if is_over {
+            let result = r#"{"outcome":"succeeded","code":0,"reason":"done","hint":null,"generation":1,"first_failure":null}"#;
+            log += &event(1, &format!(r#""kind":"job_ended","result":{result}"#));
+        }
+        fs::write(folder.path().join(EVENTS_FILE), log).expect("written");
+        let lock = File::create(folder.path().join(LOCK_FILE)).expect("a file");
+        lock.try_lock().expect("nobody else has it");
+        (folder, lock)
+    }
+
+    #[test]
+    fn a_driver_that_withdrew_its_token_and_still_ends_is_waited_for() {
+        let (folder, lock) = ending(true);
+        assert!(!matches!(access(folder.path()).source(None), Ok(JobSource::Over(_))));
+        let over = system::run_paused(async {
+            let ends = async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                drop(lock);
+            };
+            let access = access(folder.path());
+            let (over, ()) = futures_util::future::join(access.end_soon(None), ends).await;
+            over
+        });
+        let over = over.expect("its end is known");
+        assert_eq!((over.job.as_str(), over.end.result.code), ("it", 0));
+    }
+
+    #[test]
+    fn g_9_a_driver_that_holds_its_state_directory_and_does_not_end_is_waited_for_no_longer_than_its_time()
+     {
+        let (folder, _lock) = ending(true);
+        let asked_at = Instant::now();
+        let over = system::run(access(folder.path()).end_soon(None)).expect("a runtime");
+        assert!(over.is_none());
+        assert!(asked_at.elapsed() >= ENDS_WITHIN);
+    }
+
+    #[test]
+    fn a_driver_that_was_killed_is_not_waited_for() {
+        let (folder, lock) = ending(false);
+        drop(lock);
+        let over = system::run_paused(async { access(folder.path()).end_soon(None).await });
+        assert!(over.is_none(), "its log has no end");
     }
 }

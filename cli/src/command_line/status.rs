@@ -19,7 +19,7 @@ use super::printable::printable;
 use super::status_text::describe_status;
 use super::stdout::{print_line, print_text, shows_escapes};
 use super::watch::WatchScreen;
-use crate::process::{JobEntry, StatusClient, boot_time};
+use crate::process::{JobEntry, StatusClient, TokenSource, boot_time};
 
 /// Interval between two requests of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
@@ -44,23 +44,32 @@ pub(crate) struct StatusFlags {
 
 /// Asks the driver for its status and prints it; of a job that is over, prints its last status.
 pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailure> {
-    let (driver, token) = match flags.access.source(flags.job.as_deref())? {
-        JobSource::Driver(driver, token) => (driver, token),
-        JobSource::Over(ended) => return print_end(&ended, flags),
-        JobSource::Lost(entry) => return Err(without_driver(&entry)),
+    let driver = match flags.access.source(flags.job.as_deref()) {
+        Ok(JobSource::Over(ended)) => return print_end(&ended, flags),
+        Ok(JobSource::Driver(driver, token)) => Ok((driver, token)),
+        Ok(JobSource::Lost(entry)) => Err(without_driver(&entry)),
+        Err(failure) => Err(failure),
     };
-    let client = StatusClient::connect(&driver, &token).await?;
     let silence = DriverSilence::default();
-    let mut watched = WatchedJob { flags, client: Some(client), job: None, silence };
-    let seen = match flags.watch && !flags.json && shows_escapes(true) {
-        true => show(&mut watched).await,
-        false => print(&mut watched).await,
+    let mut watched = WatchedJob { flags, client: None, job: None, silence };
+    let connected = match driver {
+        Ok(driver) => watched.connect(driver).await,
+        Err(failure) => Err(failure),
+    };
+    let seen = match connected {
+        Ok(()) if flags.watch && !flags.json && shows_escapes(true) => show(&mut watched).await,
+        Ok(()) => print(&mut watched).await,
+        Err(failure) => Err(failure),
     };
     watched.leave().await;
-    match seen? {
-        Some(ended) => print_end(&ended, flags),
-        None => Ok(()),
-    }
+    let ended = match seen {
+        // A driver that has ended its job answers nobody for a moment before its machine knows of the end.
+        Err(failure) if watched.job.is_none() => {
+            Some(flags.access.end_soon(flags.job.as_deref()).await.ok_or(failure)?)
+        }
+        seen => seen?,
+    };
+    ended.map_or(Ok(()), |ended| print_end(&ended, flags))
 }
 
 /// A job that is asked again and again.
@@ -84,6 +93,12 @@ enum WatchedAnswer {
 }
 
 impl WatchedJob<'_> {
+    async fn connect(&mut self, driver: (String, TokenSource)) -> Result<(), CommandFailure> {
+        let (address, token) = driver;
+        self.client = Some(StatusClient::connect(&address, &token).await?);
+        Ok(())
+    }
+
     /// Asks for the status.
     ///
     /// # Errors
