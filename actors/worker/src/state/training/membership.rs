@@ -202,12 +202,10 @@ impl Membership {
 
     /// Notes that the training function panicked. The next [`enter`](Self::enter) resumes the panic.
     pub(super) fn panicked(&mut self, worker: &Worker, panic: Box<dyn Any + Send>) {
-        if let Some(driven) = &self.driven {
-            // The command that follows a group that stands is taken first.
-            let _ = worker.end();
-            driven.panicked(worker.stamp(), &*panic);
-        }
-        self.ended = TrainingEnd::Panicked(panic);
+        self.ended = match &self.driven {
+            Some(driven) => driven.panicked(worker, panic),
+            None => TrainingEnd::Panicked(panic),
+        };
     }
 }
 
@@ -300,10 +298,10 @@ impl Driven {
         let group = AsyncCommunicator::watched(group, abort, &self.progress, Some(watch));
         let life = Rc::new(self.life(stamp));
         let worker = self.worker(state, placement, place, life, group);
-        if goes_on {
-            state.call_back(&worker);
+        match if goes_on { state.call_back(&worker) } else { Ok(()) } {
+            Ok(()) => Ok(Ok(worker)),
+            Err(panic) => Ok(Err(self.panicked(&worker, panic))),
         }
-        Ok(Ok(worker))
     }
 
     /// Lets the training function begin with the commit that all members hold, while the group forms ([`super::beginning`]).
@@ -343,8 +341,10 @@ impl Driven {
             let _ = worker.end();
             return Err(self.failed(stamp, error));
         }
-        state.call_back(&worker);
-        Ok(worker)
+        match state.call_back(&worker) {
+            Ok(()) => Ok(worker),
+            Err(panic) => Err(self.panicked(&worker, panic)),
+        }
     }
 
     fn life(&self, stamp: Stamp) -> GenerationLife {
@@ -523,11 +523,15 @@ impl Driven {
     }
 
     /// Reports a panic of the training function as its failure, before the process dies of it (G-10, G-12).
-    fn panicked(&self, stamp: Stamp, panic: &(dyn Any + Send)) {
+    /// Tells of a panic of the program, in its training function or in a callback of a reset.
+    fn panicked(&self, worker: &Worker, panic: Box<dyn Any + Send>) -> TrainingEnd {
+        // The command that follows a group that stands is taken first.
+        let _ = worker.end();
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let message = format!("panicked: {}", text.unwrap_or("without a message"));
-        self.control.event(TrainingEvent::Failed { stamp, message });
+        self.control.event(TrainingEvent::Failed { stamp: worker.stamp(), message });
+        TrainingEnd::Panicked(panic)
     }
 }
 

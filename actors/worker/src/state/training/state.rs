@@ -1,8 +1,10 @@
 //! `State`: the user's training state with its last commit. Made by `elastic_node::state`, owned by the run
 //! loop while training goes on.
 
+use std::any::Any;
 use std::cell::{OnceCell, RefCell};
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use std::sync::Arc;
@@ -519,12 +521,19 @@ impl<T: Serialize + DeserializeOwned> State<T> {
         &self.ledger
     }
 
-    pub(super) fn call_back(&mut self, worker: &Worker) {
+    /// Calls the callbacks of a reset.
+    ///
+    /// # Errors
+    /// One of them panicked, with this.
+    pub(super) fn call_back(&mut self, worker: &Worker) -> Result<(), Box<dyn Any + Send>> {
         let live = self.live.as_mut().expect(LIVE);
         self.changed |= !self.callbacks.is_empty();
-        for callback in &mut self.callbacks {
-            callback(worker, live);
-        }
+        // Unwind safety: as of the training function, a panic ends this worker.
+        catch_unwind(AssertUnwindSafe(|| {
+            for callback in &mut self.callbacks {
+                callback(worker, live);
+            }
+        }))
     }
 }
 

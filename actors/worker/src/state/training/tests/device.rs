@@ -266,7 +266,7 @@ fn what_a_callback_changed_after_a_planned_end_does_not_count() {
     state.save().expect("it begins");
     let mut membership = Membership::alone();
     let worker = membership.enter(&mut state).expect("a world of one").expect("it begins");
-    state.call_back(&worker);
+    state.call_back(&worker).expect("it does not panic");
     state.keep_live();
     state.refresh().expect("there is a commit");
     assert_eq!(*state, 0);

@@ -97,6 +97,23 @@ fn h_4_h_24_a_newcomer_takes_the_state_over_and_callbacks_run_in_order() {
 }
 
 #[test]
+fn h_24_a_callback_that_panics_fails_its_worker_as_the_training_function_does() {
+    for plan in [FROM_0, SyncPlan::Skip] {
+        let mut cluster = Cluster::new();
+        let strings = [Strings::default(), Strings::default()];
+        let prepare = |state: &mut State<Training>| {
+            state.on_reset(|_, _| panic!("as planned"));
+        };
+        cluster.start(0, |_| {}, strings[0].train());
+        cluster.start(1, prepare, strings[1].train());
+        cluster.begin(&[0, 1], FROM_0, 0);
+        let commits = cluster.interrupt(&[0, 1]);
+        cluster.begin(&[0, 1], plan, commits[0].step.0);
+        cluster.bury(1, "as planned");
+    }
+}
+
+#[test]
 fn an_aborted_generation_is_aborted_whatever_the_function_returns() {
     let mut cluster = Cluster::new();
     let strings = start(&mut cluster, &[0, 1]);
