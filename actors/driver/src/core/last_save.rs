@@ -86,9 +86,9 @@ impl DriverCore {
         self.order_last_save_or_end(now);
     }
 
-    /// Orders the last commit to be saved once the save before it has ended. A member may be gone by now, and nobody else has
-    /// its part.
-    fn order_last_save_or_end(&mut self, now: Time) {
+    /// Orders the last commit to be saved once the save before it has ended, or anew. A member may be gone by now, and nobody
+    /// else has its part.
+    pub(crate) fn order_last_save_or_end(&mut self, now: Time) {
         match self.go_on_with_last_save(now) {
             true => self.continue_ending(now),
             false => self.dismiss_workers(now),

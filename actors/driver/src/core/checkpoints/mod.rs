@@ -476,7 +476,7 @@ impl DriverCore {
     fn save_another_step(&mut self, now: Time, step: Step) {
         self.checkpoints.save = None;
         if self.checkpoints.ends_with() == Some(step) {
-            return self.order_save(now, step);
+            return self.order_last_save_or_end(now);
         }
         self.checkpoints.reached = self.checkpoints.reached.max(step);
         self.save_soon(now);

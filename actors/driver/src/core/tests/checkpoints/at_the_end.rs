@@ -64,6 +64,22 @@ fn c_4_a_rank_that_is_gone_before_the_last_save_begins_has_it_given_up() {
 }
 
 #[test]
+fn c_4_a_last_save_is_not_ordered_anew_for_rank_0_alone_if_a_rank_is_gone_by_then() {
+    let mut cluster = of_steps();
+    end_training(&mut cluster, 70);
+    let (root, b) = (cluster.members()[0].clone(), cluster.members()[1].clone());
+    report(&mut cluster, &b, PART);
+    cluster.lose_host(&b.host.to_string());
+    assert_eq!(saving(&cluster), Some(70), "its part is safe");
+    report(&mut cluster, &root, PART);
+    let reason = "part 1 is of another commit than part 0".to_owned();
+    report(&mut cluster, &root, CheckpointReport::Differ { reason });
+    assert_eq!(saving(&cluster), None, "it would wait for the rank that is gone");
+    assert!(status(&cluster).failed.is_some_and(|failed| failed.contains(&b.to_string())));
+    assert_eq!(cluster.finished.len(), 1);
+}
+
+#[test]
 fn c_1_no_last_save_is_ordered_without_a_rank_that_had_to_leave_meanwhile() {
     let mut cluster = of_steps();
     end_training(&mut cluster, 130);
