@@ -1,11 +1,13 @@
 //! The ledger of finished samples: a small table that is saved, restored and synced together with the state.
 //! Used by `training`.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use super::plan::{InvalidBatchPlan, LedgerPlan};
 
-/// A pass through a data set. Two courses with equal values share one entry of the ledger.
+/// A way through a data set, epoch by epoch. Two courses with equal values are the same one: an epoch of it is a pass.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DataPass {
     /// A name that tells data sets of the same length apart.
@@ -18,10 +20,13 @@ pub struct DataPass {
     pub plan: Option<LedgerPlan>,
 }
 
+/// The progress of an epoch of a course, or a run of epochs that are finished. Earlier releases read a run as its last epoch.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 struct PassEntry {
     course: DataPass,
+    /// Of a run, the last one.
     epoch: u64,
+    /// Finished samples of the epoch; of a run, the samples of one epoch and the number of epochs before the last.
     consumed: u64,
 }
 
@@ -29,55 +34,137 @@ impl PassEntry {
     const fn is_finished(&self) -> bool {
         self.consumed >= self.course.length
     }
+
+    /// Its epochs: one, unless it is a run.
+    const fn epochs(&self) -> RangeInclusive<u64> {
+        let before = self.consumed.saturating_sub(self.course.length);
+        self.epoch.saturating_sub(before)..=self.epoch
+    }
+
+    fn holds(&self, course: &DataPass, epoch: u64) -> bool {
+        self.epochs().contains(&epoch) && self.course == *course
+    }
+
+    /// The run of this one's epochs and another's; `None` unless both are finished and one follows on the other.
+    fn joined(&self, other: &Self) -> Option<Self> {
+        let follows = |first: &Self, then: &Self| {
+            first.epoch.checked_add(1).is_some_and(|next| next == *then.epochs().start())
+        };
+        let are_finished = self.is_finished() && other.is_finished();
+        if !are_finished || !(follows(self, other) || follows(other, self)) {
+            return None;
+        }
+        let epoch = self.epoch.max(other.epoch);
+        let before = epoch - *self.epochs().start().min(other.epochs().start());
+        let consumed = self.course.length.checked_add(before)?;
+        (self.course == other.course).then(|| Self { course: self.course.clone(), epoch, consumed })
+    }
 }
 
 /// A pass cannot begin: as many are unfinished as the ledger holds.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error(
-    "the pass {name:?} through {length} samples cannot begin: {} passes are unfinished, and a commit holds no more; walk passes to \
-     their end, or give those that are broken off one name and another epoch number each time",
-    SampleLedger::ENTRIES_MAX
-)]
-pub struct TooManyPasses {
-    /// The name of the pass.
-    pub name: String,
-    /// Its number of samples.
-    pub length: u64,
+pub enum TooManyPasses {
+    /// Passes of other names, or through other data.
+    #[error(
+        "the pass {name:?} through {length} samples cannot begin: {} passes are unfinished, and a commit holds no more; walk passes \
+         to their end, or give those that are broken off one name and another epoch number each time",
+        SampleLedger::UNFINISHED_MAX
+    )]
+    Unfinished {
+        /// The name of the pass.
+        name: String,
+        /// Its number of samples.
+        length: u64,
+    },
+    /// Epochs of the same pass, all of which are being walked.
+    #[error(
+        "the pass {name:?} through {length} samples cannot begin: {} epochs of it are walked side by side, and a commit holds no \
+         more; tell them apart by `named`",
+        SampleLedger::EPOCHS_MAX
+    )]
+    SideBySide {
+        /// The name of the pass.
+        name: String,
+        /// Its number of samples.
+        length: u64,
+    },
 }
 
-/// The progress of each course; the course that was used last is at the end.
+/// The progress of passes, which are epochs of courses; the one that was used last is at the end.
+///
+/// A pass that is finished stays so: nobody is given its samples again. Finished epochs that follow on each other take one entry.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SampleLedger {
     entries: Vec<PassEntry>,
 }
 
 impl SampleLedger {
-    /// The most courses that are remembered. Each takes about 10 bytes of each commit and those of its name: 1024 with names of
-    /// 20 bytes take 30 KiB. Beyond it, the finished one that was used least recently is forgotten; an unfinished one never is.
-    pub const ENTRIES_MAX: usize = 1024;
+    /// The most unfinished passes that are remembered. Each takes about 10 bytes of each commit and those of its name.
+    pub const UNFINISHED_MAX: usize = 1024;
+    /// Of them, the most of one course. Beyond it, the one that was used least recently is forgotten, unless it is being walked.
+    pub const EPOCHS_MAX: usize = 64;
+    /// The most finished passes, or runs of them, that are remembered: with names of 20 bytes they take 490 KiB. A program with so many is
+    /// one that names each. Beyond it, one is forgotten that is not among the last [`RECENT_MAX`](Self::RECENT_MAX).
+    pub const FINISHED_MAX: usize = 16_384;
+    /// Of them, the most runs of one course, as of a validation whose epoch numbers are those of steps. Beyond it, the oldest of the
+    /// shortest runs is forgotten.
+    pub const RUNS_MAX: usize = 1024;
+    /// The passes that were used last, which are forgotten last. It is the newest one before them that is forgotten, so a program that
+    /// comes back to all of its passes trains those again that were forgotten and these, not all.
+    pub const RECENT_MAX: usize = 1024;
 
-    /// The number of finished samples of this epoch; 0 unless it is the epoch that the course began last.
+    /// The number of finished samples of this epoch.
     pub fn consumed(&self, course: &DataPass, epoch: u64) -> u64 {
         self.place(course, epoch).unwrap_or(0)
     }
 
-    /// The same; `None` unless it is the epoch that the course began last, or if the course is forgotten.
+    /// The same; `None` if the pass has not begun, or is forgotten.
     pub fn place(&self, course: &DataPass, epoch: u64) -> Option<u64> {
-        let is_held = |entry: &&PassEntry| entry.course == *course && entry.epoch == epoch;
-        self.entries.iter().find(is_held).map(|entry| entry.consumed)
+        // From the end, where the pass is that is being walked.
+        let held = self.entries.iter().rev().find(|entry| entry.holds(course, epoch))?;
+        Some(held.consumed.min(course.length))
     }
 
-    /// Notes that a course begins, unless it has begun before.
+    /// Notes that a pass begins, unless it has begun before. Passes that `is_walked` names are not forgotten for it.
     ///
     /// # Errors
-    /// [`TooManyPasses`]: [`ENTRIES_MAX`](Self::ENTRIES_MAX) others are unfinished.
-    pub fn begin(&mut self, course: &DataPass, epoch: u64) -> Result<(), TooManyPasses> {
-        if self.entries.iter().any(|entry| entry.course == *course) {
+    /// [`TooManyPasses`]: [`UNFINISHED_MAX`](Self::UNFINISHED_MAX) others are unfinished, each of a course of its own or walked; or
+    /// [`EPOCHS_MAX`](Self::EPOCHS_MAX) of its course are walked.
+    pub fn begin(
+        &mut self,
+        course: &DataPass,
+        epoch: u64,
+        is_walked: impl Fn(&DataPass, u64) -> bool,
+    ) -> Result<(), TooManyPasses> {
+        if self.place(course, epoch).is_some() {
             return Ok(());
         }
-        let is_full = self.entries.len() >= Self::ENTRIES_MAX;
-        if is_full && !self.entries.iter().any(PassEntry::is_finished) {
-            return Err(TooManyPasses { name: course.name.clone(), length: course.length });
+        let unfinished = || self.entries.iter().filter(|entry| !entry.is_finished());
+        let of_course = unfinished().filter(|entry| entry.course == *course).count();
+        let is_full = unfinished().count() >= Self::UNFINISHED_MAX;
+        if of_course >= Self::EPOCHS_MAX || is_full {
+            let is_idle =
+                |entry: &PassEntry| !entry.is_finished() && !is_walked(&entry.course, entry.epoch);
+            let is_older = |at: usize| {
+                let mut newer = self.entries[at + 1..].iter().filter(|entry| !entry.is_finished());
+                newer.any(|entry| entry.course == self.entries[at].course)
+            };
+            let own = |entry: &PassEntry| is_idle(entry) && entry.course == *course;
+            let mut oldest = self.entries.iter().position(own);
+            if of_course < Self::EPOCHS_MAX {
+                let mut all = 0..self.entries.len();
+                oldest =
+                    oldest.or_else(|| all.find(|at| is_idle(&self.entries[*at]) && is_older(*at)));
+            }
+            let Some(oldest) = oldest else {
+                let (name, length) = (course.name.clone(), course.length);
+                return Err(if of_course >= Self::EPOCHS_MAX {
+                    TooManyPasses::SideBySide { name, length }
+                } else {
+                    TooManyPasses::Unfinished { name, length }
+                });
+            };
+            self.entries.remove(oldest);
         }
         self.advance(course, epoch, 0);
         Ok(())
@@ -113,28 +200,64 @@ impl SampleLedger {
         Some((other.consumed, other.course.length))
     }
 
-    /// Notes the number of finished samples of this epoch. It never forgets an unfinished course, so the ledger of a program that
-    /// calls no [`begin`](Self::begin) grows with its unfinished courses.
-    pub fn advance(&mut self, course: &DataPass, epoch: u64, consumed: u64) {
-        match self.entries.iter().rposition(|entry| entry.course == *course) {
+    /// Notes the number of finished samples of this epoch. A pass that is finished stays so. Returns the name of the finished pass that
+    /// is forgotten for it, where [`FINISHED_MAX`](Self::FINISHED_MAX) others are. It never forgets an unfinished pass, so the ledger of a
+    /// program that calls no [`begin`](Self::begin) grows with its unfinished passes.
+    pub fn advance(&mut self, course: &DataPass, epoch: u64, consumed: u64) -> Option<String> {
+        match self.entries.iter().rposition(|entry| entry.holds(course, epoch)) {
+            Some(at) if self.entries[at].is_finished() => return None,
             Some(at) => self.entries[at..].rotate_left(1),
-            None => {
-                if self.entries.len() >= Self::ENTRIES_MAX
-                    && let Some(oldest) = self.entries.iter().position(PassEntry::is_finished)
-                {
-                    self.entries.remove(oldest);
-                }
-                self.entries.push(PassEntry { course: course.clone(), epoch, consumed });
+            None => self.entries.push(PassEntry { course: course.clone(), epoch, consumed: 0 }),
+        }
+        let mut last = self.entries.pop()?;
+        last.consumed = consumed.min(course.length);
+        if !last.is_finished() {
+            self.entries.push(last);
+            return None;
+        }
+        self.entries.retain(|entry| match entry.joined(&last) {
+            Some(run) => {
+                last = run;
+                false
             }
+            None => true,
+        });
+        self.forget_run(course);
+        self.entries.push(last);
+        self.forget_finished()
+    }
+
+    /// Makes room for one more run of the course.
+    fn forget_run(&mut self, course: &DataPass) {
+        let runs = self.entries.iter().enumerate();
+        let runs = runs.filter(|(_, entry)| entry.is_finished() && entry.course == *course);
+        if runs.clone().count() >= Self::RUNS_MAX
+            && let Some((shortest, _)) = runs.min_by_key(|(_, entry)| entry.consumed)
+        {
+            self.entries.remove(shortest);
         }
-        if let Some(last) = self.entries.last_mut() {
-            (last.epoch, last.consumed) = (epoch, consumed);
+    }
+
+    /// Forgets a finished pass, if there is one too many. Returns its name.
+    fn forget_finished(&mut self) -> Option<String> {
+        if self.entries.len() <= Self::FINISHED_MAX {
+            return None;
         }
+        let finished = self.entries.iter().filter(|entry| entry.is_finished()).count();
+        if finished <= Self::FINISHED_MAX {
+            return None;
+        }
+        let recent = self.entries.len().saturating_sub(Self::RECENT_MAX);
+        let newest = self.entries[..recent].iter().rposition(PassEntry::is_finished);
+        let at = newest.or_else(|| self.entries.iter().position(PassEntry::is_finished))?;
+        Some(self.entries.remove(at).course.name)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn course(length: u64) -> DataPass {
@@ -149,7 +272,7 @@ mod tests {
         assert_eq!(ledger.consumed(&course(100), 2), 40);
         assert_eq!(ledger.consumed(&course(100), 3), 0);
         ledger.advance(&course(100), 3, 1);
-        assert_eq!(ledger.consumed(&course(100), 2), 0, "a new epoch takes the old one's place");
+        assert_eq!(ledger.consumed(&course(100), 2), 40, "epochs of a course, neither");
     }
 
     #[test]
@@ -182,51 +305,138 @@ mod tests {
         assert_eq!(ledger.other_length(&named, 2), None, "another pass");
         let in_order = DataPass { seed: None, ..course(10) };
         assert_eq!(ledger.other_length(&in_order, 2), None, "another order");
-        ledger.advance(&course(100), 2, 100);
-        assert_eq!(ledger.other_length(&course(101), 2), None, "a finished pass");
-        ledger.advance(&course(100), 2, 40);
+        ledger.advance(&course(102), 2, 40);
         ledger.advance(&course(101), 2, 10);
         assert_eq!(ledger.other_length(&course(101), 2), None, "one that has begun");
+        let mut ledger = SampleLedger::default();
+        ledger.advance(&course(100), 2, 100);
+        assert_eq!(ledger.other_length(&course(101), 2), None, "a finished pass");
     }
 
     fn named(number: usize) -> DataPass {
         DataPass { name: format!("task {number}"), ..course(20) }
     }
 
-    #[test]
-    fn finished_passes_do_not_make_it_grow_without_end() {
-        let mut ledger = SampleLedger::default();
-        ledger.advance(&course(7), 3, 5);
-        for number in 0..2 * SampleLedger::ENTRIES_MAX {
-            assert_eq!(ledger.begin(&named(number), 0), Ok(()));
-            ledger.advance(&named(number), 0, 20);
+    impl SampleLedger {
+        /// A ledger with so many finished passes, each of a name of its own.
+        pub(crate) fn with_finished(count: usize) -> Self {
+            let finished = |number| PassEntry { course: named(number), epoch: 0, consumed: 20 };
+            Self { entries: (0..count).map(finished).collect() }
         }
-        assert_eq!(ledger.entries.len(), SampleLedger::ENTRIES_MAX);
-        assert_eq!(ledger.place(&named(0), 0), None, "the oldest");
-        assert_eq!(ledger.place(&named(2 * SampleLedger::ENTRIES_MAX - 1), 0), Some(20));
+    }
+
+    /// Begins a pass while no other one is walked.
+    fn begin(
+        ledger: &mut SampleLedger,
+        course: &DataPass,
+        epoch: u64,
+    ) -> Result<(), TooManyPasses> {
+        ledger.begin(course, epoch, |_, _| false)
+    }
+
+    #[test]
+    fn h_23_finished_epochs_that_follow_on_each_other_take_one_entry_in_any_order() {
+        let mut ledger = SampleLedger::default();
+        for epoch in [7, 3, 5, 4, 0, 1, 1_000_000, 2, u64::MAX, u64::MAX - 1] {
+            ledger.advance(&course(100), epoch, 99);
+            assert_eq!(ledger.place(&course(100), epoch), Some(99));
+            ledger.advance(&course(100), epoch, 100);
+        }
+        ledger.advance(&course(100), 1, 3);
+        let runs: Vec<_> = ledger.entries.iter().map(PassEntry::epochs).collect();
+        let last_two = u64::MAX - 1..=u64::MAX;
+        assert_eq!(runs, [7..=7, 1_000_000..=1_000_000, 0..=5, last_two]);
+        assert!((0..6).all(|epoch| ledger.place(&course(100), epoch) == Some(100)));
+        assert_eq!(ledger.place(&course(100), 6), None);
+        assert_eq!(ledger.place(&course(101), 1), None);
+        let bytes = postcard::to_allocvec(&ledger).expect("it encodes");
+        assert_eq!(postcard::from_bytes::<SampleLedger>(&bytes).as_ref(), Ok(&ledger));
+    }
+
+    #[test]
+    fn h_23_a_ledger_of_an_earlier_release_is_read_and_an_earlier_release_reads_a_run_as_its_end() {
+        let position = r#"{"entries":[{"course":{"name":"","length":100,"seed":0,"plan":null},"epoch":2,"consumed":100}]}"#;
+        let mut ledger: SampleLedger = serde_json::from_str(position).expect("it is one");
+        assert_eq!(ledger.place(&course(100), 2), Some(100));
+        assert_eq!(serde_json::to_string(&ledger).expect("it is JSON"), position);
+        ledger.advance(&course(100), 3, 100);
+        let run = position.replace("\"epoch\":2,\"consumed\":100", "\"epoch\":3,\"consumed\":101");
+        assert_eq!(serde_json::to_string(&ledger).expect("it is JSON"), run);
+    }
+
+    #[test]
+    fn h_23_finished_passes_do_not_make_it_grow_without_end_and_few_are_made_again_for_one_forgotten()
+     {
+        let held = SampleLedger::FINISHED_MAX;
+        let mut ledger = SampleLedger::with_finished(held);
+        ledger.advance(&course(7), 3, 5);
+        ledger.entries.rotate_right(1);
+        let mut forgotten = BTreeSet::new();
+        for number in held..held + 100 {
+            assert_eq!(begin(&mut ledger, &named(number), 0), Ok(()));
+            forgotten.extend(ledger.advance(&named(number), 0, 20));
+        }
+        assert_eq!((ledger.entries.len(), forgotten.len()), (1 + held, 100));
         assert_eq!(ledger.consumed(&course(7), 3), 5, "unfinished, and the oldest of all");
+        let recent = held + 100 - SampleLedger::RECENT_MAX..held + 100;
+        assert!(recent.map(named).all(|recent| !forgotten.contains(&recent.name)));
+        // A program that comes back to all of them makes one again, and the ledger forgets another.
+        let mut made_again = 0;
+        for course in (0..held + 100).map(named) {
+            if forgotten.remove(&course.name) {
+                assert_eq!(ledger.place(&course, 0), None);
+                made_again += 1;
+                forgotten.extend(ledger.advance(&course, 0, 20));
+            }
+        }
+        assert!((100..=100 + SampleLedger::RECENT_MAX).contains(&made_again), "{made_again}");
+    }
+
+    #[test]
+    fn a_pass_whose_epoch_numbers_are_those_of_steps_has_a_bound_of_its_own() {
+        let mut ledger = SampleLedger::default();
+        (0..9).for_each(|epoch| drop(ledger.advance(&course(7), epoch, 7)));
+        for number in 0..2 * SampleLedger::RUNS_MAX as u64 {
+            assert_eq!(ledger.advance(&course(7), 1_000_000 + 5 * number, 7), None);
+        }
+        assert_eq!(ledger.entries.len(), SampleLedger::RUNS_MAX);
+        assert_eq!(ledger.place(&course(7), 3), Some(7), "of a longer run");
+        assert_eq!(ledger.place(&course(7), 1_000_000), None);
     }
 
     #[test]
     fn h_23_an_unfinished_pass_is_never_forgotten_and_one_too_many_is_refused() {
         let mut ledger = SampleLedger::default();
-        let all = 0..SampleLedger::ENTRIES_MAX;
+        let all = 0..SampleLedger::UNFINISHED_MAX;
         for consumed in [5, 10] {
             for number in all.clone() {
-                assert_eq!(ledger.begin(&named(number), 0), Ok(()));
+                assert_eq!(begin(&mut ledger, &named(number), 0), Ok(()));
                 ledger.advance(&named(number), 0, consumed);
             }
         }
         assert!(all.clone().all(|number| ledger.consumed(&named(number), 0) == 10));
-        let refused = ledger.begin(&named(all.end), 0).map_err(|error| error.to_string());
+        let refused = begin(&mut ledger, &named(all.end), 0).map_err(|error| error.to_string());
         let said = |error: &String| error.contains("1024 passes") && error.contains("task 1024");
         assert!(refused.as_ref().is_err_and(said), "{refused:?}");
-        assert_eq!(ledger.begin(&named(3), 1), Ok(()), "one that it holds");
+        assert_eq!(begin(&mut ledger, &named(3), 1), Ok(()), "in the place of its other epoch");
+        assert_eq!(ledger.place(&named(3), 0), None);
         ledger.advance(&named(9), 0, 20);
-        assert_eq!(ledger.begin(&named(all.end), 0), Ok(()), "in the place of a finished one");
-        assert_eq!(ledger.place(&named(9), 0), None);
+        assert_eq!(begin(&mut ledger, &named(all.end), 0), Ok(()), "one is finished");
+        assert_eq!(ledger.place(&named(9), 0), Some(20));
         // As the samplers of a Python program, all of which are in its state.
         ledger.advance(&named(all.end + 1), 0, 5);
-        assert_eq!(ledger.entries.len(), all.end + 1);
+        assert_eq!(ledger.entries.len(), all.end + 2);
+    }
+
+    #[test]
+    fn h_23_the_epoch_that_was_broken_off_first_gives_way_unless_it_is_walked() {
+        let mut ledger = SampleLedger::default();
+        let all = 0..SampleLedger::EPOCHS_MAX as u64;
+        all.clone().for_each(|epoch| drop(ledger.advance(&course(7), epoch, 1)));
+        assert_eq!(ledger.begin(&course(7), 100, |_, epoch| epoch < 2), Ok(()));
+        let held: Vec<_> = all.filter(|epoch| ledger.place(&course(7), *epoch).is_none()).collect();
+        assert_eq!(held, [2]);
+        let refused = ledger.begin(&course(7), 101, |_, _| true).map_err(|error| error.to_string());
+        assert!(refused.as_ref().is_err_and(|text| text.contains("64 epochs")), "{refused:?}");
     }
 }

@@ -1,6 +1,8 @@
 //! Property tests of the sampler (H-20, H-23): however the world changes, every sample is in the committed
 //! history exactly once.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -95,5 +97,35 @@ proptest! {
         while job.step() {}
         job.live.1.sort_unstable();
         prop_assert!(job.live.1.iter().copied().eq(0..length));
+    }
+
+    /// Epochs in any order, side by side, with commits that are gone back to: the places are those of a table without bounds.
+    #[test]
+    fn each_epoch_keeps_its_place(
+        length in 0..4_u64,
+        events in prop::collection::vec((0..12_u64, 0..8_u8), 0..200),
+    ) {
+        let course = DataPass { name: String::new(), length, seed: Some(1), plan: None };
+        let mut live = (SampleLedger::default(), BTreeMap::new());
+        let mut committed = live.clone();
+        for (epoch, event) in events {
+            match event {
+                0 => live = committed.clone(),
+                1 => {
+                    let bytes = postcard::to_allocvec(&live.0).expect("it encodes");
+                    live.0 = postcard::from_bytes(&bytes).expect("it decodes");
+                    committed = live.clone();
+                }
+                _ => {
+                    prop_assert_eq!(live.0.begin(&course, epoch, |_, _| false), Ok(()));
+                    let place = live.1.entry(epoch).or_insert(0);
+                    *place = length.min(*place + 1);
+                    live.0.advance(&course, epoch, *place);
+                }
+            }
+            for epoch in 0..13 {
+                prop_assert_eq!(live.0.place(&course, epoch), live.1.get(&epoch).copied());
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use crate::state::sampler::{DataPass, StepShare, permutation, share};
 
+use super::walked::PassUnderWay;
 use super::worker::Worker;
 
 /// Samples, addressed by index.
@@ -141,8 +142,8 @@ impl<'a, D: Dataset + ?Sized> Sampler<'a, D> {
         self
     }
 
-    /// Names this pass. Needed if there is another pass through a data set of the same length and seed: both
-    /// would share one place in the ledger.
+    /// Names this pass. Needed if there is another pass under the same epoch number through a data set of the same length and seed:
+    /// they would be one pass, whose samples are given once.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -156,21 +157,21 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
     /// Begins the pass, or goes on with it.
     ///
     /// # Panics
-    /// 1024 other passes are unfinished: the ledger, and so each commit, holds no more. The message names the limit and the way
-    /// out.
+    /// 1024 other passes are unfinished, or 64 epochs of this one are walked side by side: the ledger, and so each commit, holds no more.
+    /// The message names the limit and the way out.
     fn into_iter(self) -> Batches<'a, D> {
         let length = self.data.len() as u64;
         let order = EpochOrder::new(length, self.seed, self.epoch);
         let course = DataPass { name: self.name, length, seed: self.seed, plan: None };
-        if let Err(error) = self.worker.begin_pass(&course, self.epoch) {
-            panic!("{error}");
-        }
+        let pass = match self.worker.begin_pass(course, self.epoch) {
+            Ok(pass) => pass,
+            Err(error) => panic!("{error}"),
+        };
         Batches {
-            course,
+            pass,
             worker: self.worker,
             data: self.data,
             batch_size: self.batch_size as u64,
-            epoch: self.epoch,
             order,
             gave_last: false,
         }
@@ -202,8 +203,7 @@ pub struct Batches<'a, D: ?Sized> {
     worker: &'a Worker,
     data: &'a D,
     batch_size: u64,
-    epoch: u64,
-    course: DataPass,
+    pass: Rc<PassUnderWay>,
     order: EpochOrder,
     /// Whether the epoch's last batch was given. The ledger may have forgotten the pass since.
     gave_last: bool,
@@ -211,9 +211,9 @@ pub struct Batches<'a, D: ?Sized> {
 
 impl<D: ?Sized> Batches<'_, D> {
     fn next_share(&self) -> Option<StepShare> {
-        let consumed = self.worker.place_of(&self.course, self.epoch, self.gave_last);
+        let consumed = self.worker.place_of(&self.pass, self.gave_last);
         let (size, rank) = (self.worker.size(), self.worker.rank());
-        share(consumed, self.course.length, self.batch_size, size, rank)
+        share(consumed, self.pass.course.length, self.batch_size, size, rank)
     }
 }
 
@@ -222,12 +222,11 @@ impl<'a, D: Dataset + ?Sized> Iterator for Batches<'a, D> {
 
     fn next(&mut self) -> Option<Batch<'a, D>> {
         let Some(share) = self.next_share() else {
-            self.worker.end_pass(&self.course, self.epoch);
+            self.worker.end_pass(&self.pass);
             return None;
         };
-        self.worker.draw(&self.course, self.epoch, Some(self.batch_size));
-        self.worker.ledger().borrow_mut().advance(&self.course, self.epoch, share.global.end);
-        self.gave_last = share.global.end >= self.course.length;
+        self.worker.draw(&self.pass, Some(self.batch_size), share.global.end);
+        self.gave_last = share.global.end >= self.pass.course.length;
         Some(Batch {
             data: self.data,
             indices: self.order.indices(share.local.clone()),
@@ -237,7 +236,8 @@ impl<'a, D: Dataset + ?Sized> Iterator for Batches<'a, D> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.next_share().map_or(0, |share| self.course.length - share.global.start);
+        let left =
+            self.next_share().map_or(0, |share| self.pass.course.length - share.global.start);
         let step = self.batch_size.max(1).saturating_mul(u64::from(self.worker.size()));
         let steps = left.div_ceil(step) as usize;
         (steps, Some(steps))

@@ -9,6 +9,7 @@ use elastic_collectives::{Element, ReduceOp, ShardDeal, ShardFold};
 
 use super::batches::{Dataset, EpochOrder};
 use super::error::Result;
+use super::walked::PassUnderWay;
 use super::worker::Worker;
 use crate::state::sampler::{DataPass, LedgerPlan, shard_seed, share_of_global};
 
@@ -54,8 +55,8 @@ impl BatchPlan {
         self
     }
 
-    /// Names the pass. Needed if there is another pass through a data set of the same length: both would share one place in
-    /// the ledger.
+    /// Names the pass. Needed if there is another pass under the same epoch number through a data set of the same length: they would
+    /// be one pass, whose samples are given once.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -71,9 +72,8 @@ impl BatchPlan {
 pub struct ShardedSteps<'a, D: ?Sized> {
     worker: &'a Worker,
     data: &'a D,
-    course: DataPass,
+    pass: Rc<PassUnderWay>,
     plan: LedgerPlan,
-    epoch: u64,
     seed: u64,
     deal: Rc<ShardDeal>,
     order: EpochOrder,
@@ -94,14 +94,14 @@ impl<'a, D: Dataset + ?Sized> ShardedSteps<'a, D> {
         let of_order = (!is_in_order).then_some(seed);
         let course = DataPass { name, length, seed: of_order, plan: Some(plan) };
         worker.ledger().borrow().check_plan(&course)?;
-        worker.begin_pass(&course, epoch)?;
+        let pass = worker.begin_pass(course, epoch)?;
         let order = EpochOrder::new(length, of_order, epoch);
         let deal = Rc::new(worker.shard_deal(plan.shards));
-        Ok(Self { worker, data, course, plan, epoch, seed, deal, order, gave_last: false })
+        Ok(Self { worker, data, pass, plan, seed, deal, order, gave_last: false })
     }
 
     fn consumed(&self) -> u64 {
-        self.worker.place_of(&self.course, self.epoch, self.gave_last)
+        self.worker.place_of(&self.pass, self.gave_last)
     }
 }
 
@@ -110,20 +110,19 @@ impl<'a, D: Dataset + ?Sized> Iterator for ShardedSteps<'a, D> {
 
     fn next(&mut self) -> Option<ShardedStep<'a, D>> {
         let LedgerPlan { shards, global_batch } = self.plan;
-        let (consumed, length) = (self.consumed(), self.course.length);
+        let (consumed, length) = (self.consumed(), self.pass.course.length);
         let Some(share) = share_of_global(consumed, length, global_batch, shards, 0) else {
-            self.worker.end_pass(&self.course, self.epoch);
+            self.worker.end_pass(&self.pass);
             return None;
         };
         let global = share.global;
-        self.worker.draw(&self.course, self.epoch, None);
-        self.worker.ledger().borrow_mut().advance(&self.course, self.epoch, global.end);
+        self.worker.draw(&self.pass, None, global.end);
         self.gave_last = global.end >= length;
         Some(ShardedStep {
             worker: self.worker,
             data: self.data,
             plan: self.plan,
-            epoch: self.epoch,
+            epoch: self.pass.epoch,
             seed: self.seed,
             length,
             deal: Rc::clone(&self.deal),
@@ -133,7 +132,7 @@ impl<'a, D: Dataset + ?Sized> Iterator for ShardedSteps<'a, D> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.course.length.saturating_sub(self.consumed());
+        let left = self.pass.course.length.saturating_sub(self.consumed());
         let steps = left.div_ceil(self.plan.global_batch) as usize;
         (steps, Some(steps))
     }

@@ -1,49 +1,65 @@
 //! `WalkedPasses`: the passes through data that were walked to their end in a generation. One that begins again has no samples,
-//! and the user is told. Used by `worker`.
+//! and the user is told. `PassesUnderWay`: those that are being walked. Used by `worker`.
 
-use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
 
 use crate::state::sampler::{DataPass, SampleLedger};
 
-/// A pass that was walked to its end here.
-#[derive(Debug)]
-struct WalkedPass {
-    course: DataPass,
-    /// The epoch that was walked to its end last.
-    epoch: u64,
-    /// Whether the user was told that it began again.
-    is_told: bool,
-}
+/// Most courses of which the user is told.
+const TOLD_MAX: usize = 1024;
 
 /// The passes that were walked to their end in this generation, by this worker. A pass that was finished in an earlier generation
 /// is not among them: a training function that begins anew after a reset walks through it once more, as it should.
 #[derive(Debug, Default)]
 pub(super) struct WalkedPasses {
-    /// By their first end; at most [`SampleLedger::ENTRIES_MAX`]. Only a ledger that holds a pass makes it empty.
-    passes: VecDeque<WalkedPass>,
+    /// As the ledger that makes them empty.
+    ended: SampleLedger,
+    /// The courses of which the user was told that a pass began again.
+    told: Vec<DataPass>,
 }
 
 impl WalkedPasses {
     /// A pass has no more samples.
     pub(super) fn end(&mut self, course: &DataPass, epoch: u64) {
-        if let Some(pass) = self.passes.iter_mut().find(|pass| pass.course == *course) {
-            pass.epoch = epoch;
-            return;
-        }
-        if self.passes.len() >= SampleLedger::ENTRIES_MAX {
-            self.passes.pop_front();
-        }
-        self.passes.push_back(WalkedPass { course: course.clone(), epoch, is_told: false });
+        self.ended.advance(course, epoch, course.length);
     }
 
-    /// Whether the user is to be told that a pass which is done begins: if it was walked to its end here, once for all its
-    /// epochs.
+    /// Whether the user is to be told that a pass which is done begins: if it was walked to its end here, once for all epochs of its
+    /// course.
     pub(super) fn begins_again(&mut self, course: &DataPass, epoch: u64) -> bool {
-        let is_same = |pass: &&mut WalkedPass| pass.course == *course && pass.epoch == epoch;
-        self.passes
-            .iter_mut()
-            .find(is_same)
-            .is_some_and(|pass| !std::mem::replace(&mut pass.is_told, true))
+        let is_told = self.told.len() >= TOLD_MAX || self.told.contains(course);
+        let begins = self.ended.place(course, epoch).is_some() && !is_told;
+        if begins {
+            self.told.push(course.clone());
+        }
+        begins
+    }
+}
+
+/// An epoch of a course, held by what gives its batches.
+#[derive(Debug)]
+pub(super) struct PassUnderWay {
+    pub(super) course: DataPass,
+    pub(super) epoch: u64,
+}
+
+/// The passes that are being walked in this generation, side by side or one within another. The ledger forgets none of them.
+#[derive(Debug, Default)]
+pub(super) struct PassesUnderWay(Vec<Weak<PassUnderWay>>);
+
+impl PassesUnderWay {
+    /// A pass begins, or goes on. It is under way until the result is dropped.
+    pub(super) fn begin(&mut self, course: DataPass, epoch: u64) -> Rc<PassUnderWay> {
+        self.0.retain(|pass| pass.strong_count() > 0);
+        let pass = Rc::new(PassUnderWay { course, epoch });
+        self.0.push(Rc::downgrade(&pass));
+        pass
+    }
+
+    /// Whether a pass is under way.
+    pub(super) fn has(&self, course: &DataPass, epoch: u64) -> bool {
+        let mut passes = self.0.iter().filter_map(Weak::upgrade);
+        passes.any(|pass| pass.epoch == epoch && pass.course == *course)
     }
 }
 
@@ -70,12 +86,18 @@ mod tests {
     }
 
     #[test]
-    fn as_many_passes_are_remembered_as_a_ledger_holds() {
+    fn h_23_a_pass_that_begins_again_after_other_epochs_of_it_is_told() {
         let mut walked = WalkedPasses::default();
-        let all = 0..2 * SampleLedger::ENTRIES_MAX;
-        all.clone().for_each(|name| walked.end(&course(name), 0));
-        assert_eq!(walked.passes.len(), SampleLedger::ENTRIES_MAX);
-        assert!(walked.begins_again(&course(all.end - 1), 0));
-        assert!(!walked.begins_again(&course(0), 0));
+        (0..9).for_each(|epoch| walked.end(&course(1), epoch));
+        walked.end(&course(1), 1_000_000);
+        assert!(walked.begins_again(&course(1), 0));
+    }
+
+    #[test]
+    fn the_user_is_told_of_so_many_passes() {
+        let mut walked = WalkedPasses::default();
+        (0..2 * TOLD_MAX).for_each(|name| walked.end(&course(name), 0));
+        let told = (0..2 * TOLD_MAX).filter(|name| walked.begins_again(&course(*name), 0));
+        assert_eq!(told.count(), TOLD_MAX);
     }
 }

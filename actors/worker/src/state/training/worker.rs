@@ -18,7 +18,7 @@ use super::error::Result;
 use super::group::Group;
 use super::life::{GenerationEnd, GenerationLife};
 use super::shards::{BatchPlan, ShardedSteps};
-use super::walked::WalkedPasses;
+use super::walked::{PassUnderWay, PassesUnderWay, WalkedPasses};
 use crate::state::core::{TrainingCommand, TrainingEvent};
 use crate::state::sampler::{DataPass, SampleLedger, TooManyPasses};
 
@@ -74,6 +74,9 @@ pub struct Worker {
     ledger: Rc<RefCell<SampleLedger>>,
     /// The passes through data that were walked to their end in this generation.
     walked: RefCell<WalkedPasses>,
+    under_way: RefCell<PassesUnderWay>,
+    /// Whether the user was told that a finished pass is forgotten.
+    has_told_forgotten: Cell<bool>,
     /// The passes that were drawn from since the last commit.
     passes: RefCell<DrawnPasses>,
     boundary: Cell<u64>,
@@ -98,6 +101,8 @@ impl Worker {
             life,
             ledger,
             walked: RefCell::default(),
+            under_way: RefCell::default(),
+            has_told_forgotten: Cell::new(false),
             passes: RefCell::default(),
             boundary: Cell::new(0),
             committed: Cell::new(false),
@@ -176,10 +181,15 @@ impl Worker {
     /// commit, and ends the job where they differ. Ranks that go through data of their own name their passes apart. A pass that
     /// only some ranks go through, such as a validation on rank 0, is not compared.
     ///
-    /// A pass gives its samples once. Walked through again under the same epoch number, name and seed it has none, which a
-    /// warning says once: give the next pass another epoch number, such as the count of validations or of steps, or a name of its
-    /// own (`.named(format!("validation {count}"))`). At most 1024 passes may be unfinished at a time; beyond that, the pass that
-    /// would begin panics.
+    /// A pass is known by its epoch number, name, seed and the data set's length, and gives its samples once. Walked through again it
+    /// has none, which a warning says once: give the next pass another epoch number, such as the count of validations or of steps, or a
+    /// name of its own (`.named(format!("validation {count}"))`). Passes under other epoch numbers do not disturb each other, side by
+    /// side or one within another. So a training that begins again from epoch 0, over the same data, needs numbers that go on, or a name.
+    ///
+    /// A commit holds 1024 unfinished passes, 64 of them under one name; beyond that, the pass that would begin takes the place of one
+    /// that was broken off, under the name's other epoch numbers, or panics. Of finished ones it holds 16,384, where epochs of one name that
+    /// follow on each other count as one; a warning says when one is forgotten. Under one name it holds 1024 that do not follow on each
+    /// other.
     ///
     /// A batch counts as done at the next commit once it was drawn, trained or not. What draws ahead loses samples after a loss:
     /// `peekable()`, `collect()`, a thread that loads the next batches. Draw a batch when the one before is trained; or draw some
@@ -211,7 +221,8 @@ impl Worker {
     /// # Errors
     /// [`BatchPlan`](super::Error::BatchPlan) if the plan cannot be carried out: in a world larger than the number of
     /// shards, against the driver's `--shards`, or by a state that was trained with another plan.
-    /// [`Passes`](super::Error::Passes) if 1024 other passes are unfinished: a commit holds no more.
+    /// [`Passes`](super::Error::Passes) if 1024 other passes are unfinished, or 64 epochs of this one are walked side by side: a commit
+    /// holds no more.
     pub fn shards<'a, D: Dataset + ?Sized>(
         &'a self,
         data: &'a D,
@@ -369,28 +380,49 @@ impl Worker {
         })
     }
 
-    /// Notes that the sampler gave a batch out, which has so many samples on each rank unless the course's plan decides it.
-    pub(super) fn draw(&self, course: &DataPass, epoch: u64, batch_size: Option<u64>) {
+    /// Notes that a sampler gives a batch out, with which so many samples of the pass are done. The batch has `batch_size` samples on
+    /// each rank, unless the course's plan decides it.
+    pub(super) fn draw(&self, pass: &PassUnderWay, batch_size: Option<u64>, consumed: u64) {
+        let PassUnderWay { course, epoch } = pass;
         self.drawn.set(self.drawn.get() + 1);
-        self.passes.borrow_mut().draw(course, epoch, batch_size);
+        self.passes.borrow_mut().draw(course, *epoch, batch_size);
+        let forgotten = self.ledger.borrow_mut().advance(course, *epoch, consumed);
+        if let Some(name) = forgotten
+            && !self.has_told_forgotten.replace(true)
+        {
+            self.tell(format!(
+                "{} passes are done, and a commit holds no more: the pass {name:?} is forgotten, and so is one more for each that ends; a                  program that comes back to one after a reset trains it again, unless its state says which are done; epochs of one name                  that follow on each other count as one",
+                SampleLedger::FINISHED_MAX
+            ));
+        }
     }
 
-    /// Notes that a pass begins, or goes on, and warns of what may be a mistake.
-    pub(super) fn begin_pass(&self, course: &DataPass, epoch: u64) -> Result<(), TooManyPasses> {
-        self.tell_other_data(course, epoch);
-        if self.begins_empty(course, epoch) {
-            let (DataPass { name, length, .. }, rank) = (course, self.rank());
-            let text = format!(
+    /// Warns the user. The driver's log has it, too, since a program need not show its own.
+    fn tell(&self, text: String) {
+        warn!(rank = self.rank(), "{text}");
+        if let Some(control) = self.life.control() {
+            control.event(TrainingEvent::Warned { text });
+        }
+    }
+
+    /// Notes that a pass begins, or goes on, and warns of what may be a mistake. It is under way until the result is dropped.
+    pub(super) fn begin_pass(
+        &self,
+        course: DataPass,
+        epoch: u64,
+    ) -> Result<Rc<PassUnderWay>, TooManyPasses> {
+        self.tell_other_data(&course, epoch);
+        if self.begins_empty(&course, epoch) {
+            let DataPass { name, length, .. } = &course;
+            self.tell(format!(
                 "epoch {epoch} of the pass {name:?} through {length} samples is done, and another pass over it has no samples: give the \
                  next pass another epoch number, or a name of its own by `named`"
-            );
-            warn!(rank, "{text}");
-            // The driver's log has it, since a program need not show its own.
-            if let Some(control) = self.life.control() {
-                control.event(TrainingEvent::Warned { text });
-            }
+            ));
         }
-        self.ledger.borrow_mut().begin(course, epoch)
+        let mut under_way = self.under_way.borrow_mut();
+        let is_walked = |course: &DataPass, epoch| under_way.has(course, epoch);
+        self.ledger.borrow_mut().begin(&course, epoch, is_walked)?;
+        Ok(under_way.begin(course, epoch))
     }
 
     /// Whether a pass that was walked to its end in this generation begins again, which is to be told.
@@ -401,15 +433,16 @@ impl Worker {
     }
 
     /// Notes that a pass has no more samples.
-    pub(super) fn end_pass(&self, course: &DataPass, epoch: u64) {
-        self.walked.borrow_mut().end(course, epoch);
+    pub(super) fn end_pass(&self, pass: &PassUnderWay) {
+        self.walked.borrow_mut().end(&pass.course, pass.epoch);
     }
 
     /// The number of samples of a pass that are done. `gave_last`: the pass has given all samples here, so that it is done also
-    /// if the ledger has forgotten it.
-    pub(super) fn place_of(&self, course: &DataPass, epoch: u64, gave_last: bool) -> u64 {
-        let forgotten = if gave_last { course.length } else { 0 };
-        self.ledger.borrow().place(course, epoch).unwrap_or(forgotten)
+    /// if the ledger has forgotten it. An unfinished pass that is under way is never forgotten: the ledger lacks it only after it went
+    /// back to a commit before the pass began.
+    pub(super) fn place_of(&self, pass: &PassUnderWay, gave_last: bool) -> u64 {
+        let lacking = if gave_last { pass.course.length } else { 0 };
+        self.ledger.borrow().place(&pass.course, pass.epoch).unwrap_or(lacking)
     }
 
     /// Warns of a pass that begins although one of its name is unfinished through another number of samples: the ledger

@@ -53,13 +53,13 @@ fn h_23_each_sample_of_a_thousand_passes_at_a_time_is_given_once() {
 #[test]
 fn h_23_a_pass_of_one_batch_ends_also_when_the_ledger_has_forgotten_it() {
     alone(|worker, _state| {
-        let mut ended = passes(worker, 1, &BATCH);
-        assert_eq!(ended[0].next().map(|batch| batch.len()), Some(BATCH));
-        for number in 0..SampleLedger::ENTRIES_MAX {
-            let other = worker.sampler(&BATCH, BATCH, 0).named(format!("other {number}"));
-            assert_eq!(other.into_iter().count(), 1);
+        let mut ended = worker.sampler(&BATCH, BATCH, 0).into_iter();
+        assert_eq!(ended.next().map(|batch| batch.len()), Some(BATCH));
+        for number in 1..=SampleLedger::RUNS_MAX as u64 {
+            assert_eq!(worker.sampler(&BATCH, BATCH, 2 * number).into_iter().count(), 1);
         }
-        assert!(ended[0].next().is_none());
+        assert_eq!(worker.ledger().borrow().place(&pass(BATCH), 0), None);
+        assert!(ended.next().is_none());
         Ok(())
     })
     .expect("nothing is lost");
@@ -68,7 +68,7 @@ fn h_23_a_pass_of_one_batch_ends_also_when_the_ledger_has_forgotten_it() {
 #[test]
 fn h_23_a_pass_that_a_commit_cannot_hold_is_refused_with_the_limit_and_the_way_out() {
     alone(|worker, _state| {
-        let _unfinished = passes(worker, SampleLedger::ENTRIES_MAX, &SAMPLES);
+        let _unfinished = passes(worker, SampleLedger::UNFINISHED_MAX, &SAMPLES);
         let one_more = || worker.sampler(&SAMPLES, BATCH, 0).named("one more").into_iter().count();
         let panic = catch_unwind(AssertUnwindSafe(one_more)).expect_err("it is one too many");
         let text = panic.downcast::<String>().expect("it is a text");
@@ -77,6 +77,99 @@ fn h_23_a_pass_that_a_commit_cannot_hold_is_refused_with_the_limit_and_the_way_o
         let plan = BatchPlan::new(3).shards(1).named("by shards");
         let refused = worker.shards(&SAMPLES, &plan, 0).map(drop).expect_err("it is one too many");
         assert!(matches!(&refused, Error::Passes(_)), "{refused:?}");
+        Ok(())
+    })
+    .expect("nothing is lost");
+}
+
+/// The samples that one walk through a pass gives, or the rest of it, and no more than `most` batches.
+fn walk(worker: &Worker, epoch: u64, counts: &mut [u32], most: usize) {
+    let batches = worker.sampler(&SAMPLES, BATCH, epoch).into_iter().take(most);
+    batches.for_each(|batch| batch.iter().for_each(|at| counts[at] += 1));
+}
+
+#[test]
+fn h_23_two_epochs_of_a_pass_that_are_walked_side_by_side_give_each_sample_once() {
+    alone(|worker, state| {
+        let mut counts = [[0; SAMPLES]; 2];
+        let [one, other] = [4, 5].map(|epoch| worker.sampler(&SAMPLES, BATCH, epoch).into_iter());
+        for (one, other) in one.zip(other).take(10) {
+            one.iter().for_each(|at| counts[0][at] += 1);
+            other.iter().for_each(|at| counts[1][at] += 1);
+            state.commit(worker)?;
+        }
+        assert_eq!(counts, [[1; SAMPLES]; 2]);
+        Ok(())
+    })
+    .expect("nothing is lost");
+}
+
+#[test]
+fn h_23_a_pass_goes_on_where_another_epoch_of_it_is_walked_within_it() {
+    alone(|worker, state| {
+        let (mut counts, mut evaluated) = ([0; SAMPLES], [0; SAMPLES]);
+        let plan = BatchPlan::new(2).shards(1);
+        let (mut steps, mut steps_evaluated) = (0, 0);
+        for (step, batch) in worker.sampler(&SAMPLES, 1, 0).into_iter().take(20).enumerate() {
+            batch.iter().for_each(|at| counts[at] += 1);
+            state.commit(worker)?;
+            walk(worker, 1_000_000 + step as u64, &mut evaluated, usize::MAX);
+        }
+        for step in worker.shards(&SAMPLES, &plan, 0)?.take(20) {
+            steps += step.global_len();
+            let within = worker.shards(&SAMPLES, &plan, 1_000_000 + steps as u64)?;
+            steps_evaluated += within.count();
+        }
+        assert_eq!((counts, evaluated), ([1; SAMPLES], [SAMPLES as u32; SAMPLES]));
+        assert_eq!((steps, steps_evaluated), (SAMPLES, 9));
+        Ok(())
+    })
+    .expect("nothing is lost");
+}
+
+#[test]
+fn h_23_epochs_that_are_done_stay_done_when_others_were_walked_after_them() {
+    alone(|worker, state| {
+        let mut counts = [0; SAMPLES];
+        for epoch in 0..4 {
+            walk(worker, epoch, &mut counts, usize::MAX);
+            walk(worker, 1_000_000 + epoch, &mut [0; SAMPLES], usize::MAX);
+        }
+        state.commit(worker)?;
+        walk(worker, 4, &mut counts, 1);
+        state.restore()?;
+        // A training function that begins anew: its epoch number is not in the state.
+        (0..4).for_each(|epoch| walk(worker, epoch, &mut counts, usize::MAX));
+        assert_eq!(counts.iter().sum::<u32>() as usize, 4 * SAMPLES + BATCH);
+        Ok(())
+    })
+    .expect("nothing is lost");
+}
+
+#[test]
+fn h_23_passes_that_are_broken_off_under_another_epoch_number_each_time_are_never_too_many() {
+    alone(|worker, _state| {
+        for epoch in 0..3 * SampleLedger::UNFINISHED_MAX as u64 {
+            walk(worker, epoch, &mut [0; SAMPLES], 1);
+        }
+        Ok(())
+    })
+    .expect("the earlier ones are forgotten");
+}
+
+#[test]
+fn h_23_a_pass_that_is_walked_is_not_forgotten_for_one_that_begins() {
+    alone(|worker, _state| {
+        let begin = |epoch| {
+            let mut batches = worker.sampler(&SAMPLES, BATCH, epoch).into_iter();
+            batches.next().map(|_first| batches)
+        };
+        let walked: Vec<_> = (0..SampleLedger::EPOCHS_MAX as u64).filter_map(begin).collect();
+        let panic = catch_unwind(AssertUnwindSafe(|| begin(1_000).is_some()));
+        let text = panic.expect_err("it is one too many").downcast::<String>().expect("a text");
+        assert!(text.contains("64 epochs of it") && text.contains("`named`"), "{text}");
+        assert!(walked.into_iter().all(|batches| batches.count() == 1), "the second batch");
+        assert!(begin(1_000).is_some());
         Ok(())
     })
     .expect("nothing is lost");
@@ -139,4 +232,26 @@ fn h_23_a_pass_that_was_finished_before_a_reset_is_warned_of_only_if_it_is_walke
     });
     let told: Vec<_> = told.collect();
     assert!(matches!(told[..], [text] if text.contains("another epoch number")), "{told:?}");
+}
+
+#[test]
+fn h_23_the_first_finished_pass_that_a_commit_cannot_hold_is_warned_of() {
+    let mut cluster = Cluster::new();
+    cluster.start(0, nothing, |worker: &Worker, _state: &mut State<Training>| {
+        let mut held = SampleLedger::with_finished(SampleLedger::FINISHED_MAX);
+        std::mem::swap(&mut *worker.ledger().borrow_mut(), &mut held);
+        for name in ["one more", "and another"] {
+            assert_eq!(worker.sampler(&SAMPLES, BATCH, 0).named(name).into_iter().count(), 2);
+        }
+        Ok(())
+    });
+    cluster.begin(&[0], FROM_0, 0);
+    cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
+    let said = cluster.said(0);
+    let told = said.iter().filter_map(|said| match said {
+        Said::Driver(WorkerToDriver::Warning { text }) => Some(text),
+        _ => None,
+    });
+    let told: Vec<_> = told.collect();
+    assert!(matches!(told[..], [text] if text.contains("16384 passes are done")), "{told:?}");
 }
