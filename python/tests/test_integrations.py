@@ -212,6 +212,30 @@ def test_the_trainer_of_transformers_does_an_evaluation_and_a_save_again_in_whic
     assert done.said() == [said] * 2, done.output
 
 
+@pytest.mark.parametrize(
+    "made, steps_per_commit, after", [("trainer", 1, 1), ("trainer", 100, 3), ("outside", 100, 3)]
+)
+def test_a_loss_before_the_first_commit_of_transformers_goes_back_to_the_model_as_it_was_made(
+    job, made, steps_per_commit, after
+):
+    """Model, optimiser and schedule are made outside of the training function, so a survivor still has the trained ones."""
+    needs("transformers")
+    flags = ["--min-np", "2"]
+    done = job("transformers_begun.py", made, str(steps_per_commit), "dies", str(after), workers=2, flags=flags)
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    ends = done.said()
+    assert len(ends) == 2 and all(all(said["begun"]) for said in ends), done.output
+    assert all(said["difference"] < 1e-5 for said in ends), ends
+
+
+def test_the_trainer_of_transformers_that_is_short_of_memory_before_the_first_commit_begins_with_the_model_as_it_was_made(job):
+    needs("transformers")
+    done = job("transformers_begun.py", "outside", "100", "short", "3", workers=2)
+    assert done.code == 0, done.output
+    assert [said["begun"] for said in done.said()] == [[True, True]] * 2, done.output
+
+
 def test_a_trainer_without_max_steps_is_refused(tmp_path):
     needs("transformers")
     import torch

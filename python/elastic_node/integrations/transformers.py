@@ -29,6 +29,9 @@ from .accelerate import Remaining, as_given, check_ranks
 
 __all__ = ["CommitStateCallback", "ElasticTrainer", "TransformersState"]
 
+#: Parts of a trainer, beside its state, that are given their content back.
+_PARTS = ("model", "optimizer", "lr_scheduler")
+
 #: Parts of a trainer's state that are a rank's own, or that each generation finds anew: from the arguments, or by
 #: `auto_find_batch_size`.
 _NOT_SHARED = ("is_local_process_zero", "is_world_process_zero", "max_steps", "num_train_epochs", "train_batch_size")
@@ -51,8 +54,8 @@ class TransformersState(ObjectState):
 
 
 class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types of transformers are not looked at.
-    """Restores the model, the optimiser and the scheduler, counts samples, and commits the state after a step, for
-    `ElasticTrainer`.
+    """Restores the model, the optimiser and the scheduler, counts samples, and commits the state as the job's training begins
+    and after a step, for `ElasticTrainer`.
 
     Args:
         state: of `elastic_node.elastic.run`.
@@ -70,9 +73,12 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
             # `auto_find_batch_size` begins anew, with smaller batches: the steps since the last commit are made again.
             self._state.restore()
         self._is_training = True
-        for name, content in (self._state.checkpoint or {}).items():
-            if name != "trainer":
-                kwargs[name].load_state_dict(content)
+        if self._state.checkpoint is None:
+            # A survivor of a loss before the next commit has the steps until then in all that is made outside of the function.
+            self._commit(kwargs, state, state.stateful_callbacks)
+        else:
+            for name in _PARTS:
+                kwargs[name].load_state_dict(self._state.checkpoint[name])
         # Other ranks than those before may have no batch left.
         self._begin_epoch_if_due(args, state)
 
@@ -117,11 +123,12 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
         if not self._is_due or self._is_before_epoch_end:
             return
         self._is_due = False
-        parts = ("model", "optimizer", "lr_scheduler")
-        checkpoint = {name: getattr(trainer, name).state_dict() for name in parts}
-        shared = {name: value for name, value in asdict(trainer.state).items() if name not in _NOT_SHARED}
-        shared["stateful_callbacks"] = _contents_of(trainer)
-        self._state.checkpoint = {**checkpoint, "trainer": shared}
+        self._commit({name: getattr(trainer, name) for name in _PARTS}, trainer.state, _contents_of(trainer))
+
+    def _commit(self, parts: Dict[str, Any], state: TrainerState, callbacks: Dict[str, Any]) -> None:
+        checkpoint = {name: parts[name].state_dict() for name in _PARTS}
+        shared = {name: value for name, value in asdict(state).items() if name not in _NOT_SHARED}
+        self._state.checkpoint = {**checkpoint, "trainer": {**shared, "stateful_callbacks": callbacks}}
         self._state.commit()
 
 
@@ -137,9 +144,9 @@ def _contents_of(trainer: Trainer) -> Dict[str, Any]:
 
 
 def _restore_callbacks(trainer: Trainer, contents: Optional[Dict[str, Any]]) -> None:
-    """Gives a trainer's callbacks the attributes of a commit; their arguments are the program's. Before the first commit, each
-    has those that it was first trained with: a callback made outside of the training function has counted since, a newcomer's
-    has not."""
+    """Gives a trainer's callbacks the attributes of a commit; their arguments are the program's. One of which the commit has
+    nothing has those that it was first trained with: a callback made outside of the training function has counted since, a
+    newcomer's has not."""
     left: Dict[str, List[Any]] = {}
     for name, content in (contents or {}).items():
         left[name] = list(content) if isinstance(content, list) else [content]
