@@ -74,12 +74,16 @@ def test_lightning_commits_where_a_step_is_made(job, kind, batches_per_commit, s
     assert done.said() == [{"commits": [[0, step] for step in steps]}] * 2, done.output
 
 
-def test_a_plateau_of_lightning_is_noticed_in_the_epoch_of_a_loss(job):
+@pytest.mark.parametrize("watched", ["validation", "training", "step"])
+def test_a_plateau_of_lightning_is_noticed_in_the_epoch_of_a_loss(job, watched):
+    """A value of the training's batches is one of the rest of the epoch then, and what watches it is warned of."""
     needs("lightning")
-    done = job("lightning_plateau.py", workers=2, flags=["--min-np", "2"])
+    done = job("lightning_plateau.py", watched, workers=2, flags=["--min-np", "2"])
     assert done.code == 0, done.output
     assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
     assert done.said() == [{"rates": [0.01, 0.01, 0.005, 0.0025]}] * 2, done.output
+    warning = "EarlyStopping (loss_epoch), ReduceLROnPlateau (loss_epoch): watched over the rest of epoch 1 alone"
+    assert done.output.count(warning) == done.output.count("watched over the rest") == (watched == "training"), done.output
 
 
 @pytest.mark.parametrize(

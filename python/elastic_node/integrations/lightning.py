@@ -20,6 +20,7 @@ Each generation has a trainer and a module of its own, which go on from the last
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Dict, Optional
 
 import torch
@@ -31,11 +32,17 @@ from lightning.pytorch.strategies import DDPStrategy
 from ..elastic import ObjectState
 from ..torch import ElasticDistributedSampler
 from ._lightning_epoch import EpochPlace, whole_epoch
+from ._lightning_watched import watchers_of_training
 
 __all__ = ["CommitStateCallback", "ElasticStrategy", "LightningState"]
 
 #: The path by which `ElasticStrategy` knows the checkpoint that is in the state.
 _IN_MEMORY = "elastic://last commit"
+
+_WATCHED_OVER_THE_REST = (
+    "%s: watched over the rest of epoch %d alone, in whose middle this generation began. Lightning keeps its sums over an epoch's "
+    "training batches, each rank its own, in no checkpoint. Watch a value of the validation, which is whole"
+)
 
 #: The counters of a loop's batches when the rest of an epoch begins.
 _NO_BATCHES = {"ready": 0, "started": 0, "processed": 0, "completed": 0}
@@ -174,6 +181,9 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
     """Counts samples, and commits the state before a batch, with all that belongs to the batch before. A commit that is due while
     gradients accumulate waits for their step.
 
+    Warns of callbacks and schedulers that watch a value of the training's batches (`on_epoch=True`), at the end of an epoch in whose
+    middle a generation began: Lightning's sums over them are no part of a checkpoint.
+
     Args:
         state: of `elastic_node.elastic.run`.
         batches_per_commit: number of batches from one commit to the next, at least; 1 for each batch, or each step of accumulated
@@ -184,13 +194,17 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
         self._state, self._every, self._batches = state, batches_per_commit, 0
         #: Number of steps as the last batch began.
         self._steps: Optional[int] = None
+        #: Whether this generation began in the middle of the present epoch.
+        self._is_rest = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._batches, self._steps = 0, None
+        self._batches, self._steps, self._is_rest = 0, None, False
         # The rest of an epoch has fewer batches than the next epoch.
         trainer.reload_dataloaders_every_n_epochs = 1
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._steps is None:
+            self._is_rest = self._state.sampler.processed_num > 0
         if self._steps is None or self._batches >= self._every and self._has_stepped(trainer, pl_module):
             self._commit(trainer)
         self._steps = trainer.global_step
@@ -212,6 +226,10 @@ class CommitStateCallback(Callback):  # type: ignore[misc]  # Lightning's types 
         self._batches += 1
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        watchers = watchers_of_training(trainer) if self._is_rest and trainer.is_global_zero else ""
+        self._is_rest = False
+        if watchers:
+            logging.getLogger(__name__).warning(_WATCHED_OVER_THE_REST, watchers, trainer.current_epoch)
         self._state.sampler.set_epoch(self._state.sampler.epoch + 1)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
