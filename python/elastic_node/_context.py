@@ -47,6 +47,7 @@ _is_shut_down = False
 _begin_hooks: List[Callable[[], None]] = []
 _end_hooks: List[Callable[[], None]] = []
 _commit_hooks: List[Callable[[], None]] = []
+_look_hooks: List[Callable[[], None]] = []
 #: See `cover`.
 _covered: Optional[BaseException] = None
 
@@ -305,6 +306,17 @@ def check_commit() -> None:
         Exception: of a hook that refuses it.
     """
     for hook in _commit_hooks:
+        hook()
+
+
+def on_look(hook: Callable[[], None]) -> None:
+    """Calls `hook` before each look at the world without a commit, by `check_host_updates`."""
+    _look_hooks.append(hook)
+
+
+def check_look() -> None:
+    """The world is about to be looked at without a commit."""
+    for hook in _look_hooks:
         hook()
 
 

@@ -65,8 +65,9 @@ def run(
     Before each call the ranks are new, and the state is in step with all others. When a worker is lost, the
     collectives in it raise `CollectiveError`, and the state goes back to the last commit; when the world changes as
     planned, a commit raises `HostsUpdatedInterrupt`, and live state is kept. Let both pass. So it begins where the
-    state says, not at the beginning. To return is to commit: every rank returns after the same step. If one returns while
-    others go on, the generation ends, and training goes on from the state that it returned with.
+    state says, not at the beginning, and without gradients of torch's modules and optimisers in the state. To return is
+    to commit: every rank returns after the same step. If one returns while others go on, the generation ends, and
+    training goes on from the state that it returned with.
 
     The first argument is a `State`. Returns what the function returned last. The code after that in the program runs
     on the ranks that have trained to the end, and on no others. A worker that was told to leave before, or that came
@@ -107,6 +108,8 @@ def run(
                 state._has_committed = False
                 raised: Optional[BaseException] = None
                 try:
+                    # Ranks that have kept their live state have gradients, and a newcomer has none.
+                    state._forget_step()
                     state._complete()
                     if is_back:
                         state._call_own("restore")
@@ -289,14 +292,15 @@ class State(Generic[Content]):
             self._take(self._saved)
 
     def check_host_updates(self) -> None:
-        """Lets a planned change of the world take effect, without a commit: live state is kept. Every rank calls it
-        at the same step.
+        """Lets a planned change of the world take effect, without a commit: live state is kept, without gradients. Every rank
+        calls it at the same step.
 
         Raises:
             HostsUpdatedInterrupt, CollectiveError: as `commit`.
         """
         session = self._session_here()
         if session is not None:
+            _context.check_look()
             session.check_host_updates()
 
     def sync(self) -> None:
@@ -330,6 +334,10 @@ class State(Generic[Content]):
 
     def _end_run(self) -> None:
         """`run` has ended."""
+
+    def _forget_step(self) -> None:
+        """Forgets what is left of a step and is no part of the state, such as gradients. Every rank calls it as a generation
+        begins: a newcomer has none of it."""
 
     def _complete(self) -> None:
         """A generation begins, and the state is in step with all others: adds what the taken content does not have. Every rank
@@ -444,9 +452,9 @@ class ObjectState(State[Dict[str, Any]]):
     """State in attributes: `ObjectState(epoch=0, weights=array)` has `state.epoch` and `state.weights`.
 
     A value with `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
-    object, also in a list, a tuple or a dictionary. When the state goes back or is taken over, gradients of a torch module become
-    `None`, and its mode, training or evaluation, goes back to that of the last commit. An optimiser of torch, and a gradient scaler,
-    are refused: `elastic_node.torch.TorchState` takes them. Any other value is replaced when the state goes back or is taken over, so
+    object, also in a list, a tuple or a dictionary. Gradients of a torch module become `None` when the state goes back, is taken over,
+    or goes on in a new generation. Its mode, training or evaluation, goes back to that of the last commit. An optimiser of
+    torch, and a gradient scaler, are refused: `elastic_node.torch.TorchState` takes them. Any other value is replaced when the state goes back or is taken over, so
     always reach it through the state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
     come back on the devices where the attribute had them if the program chose these, else on the default device.
 
@@ -582,7 +590,11 @@ class ObjectState(State[Dict[str, Any]]):
         for (name, module), (saved_name, saved) in zip(modules, modes):
             if name == saved_name:
                 _modes.give(module, saved)
-        for _, module in modules:
+        # A step that was broken off has left gradients. The next backward pass would add to them.
+        self._forget_step()
+
+    def _forget_step(self) -> None:
+        for _, module in self._modules():
             _torch_tensors.drop_gradients(module.parameters())
 
     def _modules(self) -> List[Tuple[str, Any]]:

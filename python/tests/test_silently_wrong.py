@@ -45,6 +45,23 @@ def test_gradients_of_an_unfinished_step_are_not_added_to_the_next_one(job, how)
     assert any(of["calls"] > 1 for of in ends), "a survivor trained on in its process"
 
 
+@pytest.mark.parametrize(
+    "how, changes_at",
+    [("plain", "commit"), ("ddp", "commit"), ("distributed", "commit"), ("distributed", "check"), ("accumulated", "check")],
+)
+def test_gradients_of_a_step_do_not_outlast_a_planned_change_on_some_ranks(job, how, changes_at):
+    done = job("planned_change.py", how, changes_at, workers=2, flags=["--min-np", "1"])
+    assert done.code == 0, done.output
+    ends = done.said()
+    passes = 2 if how == "accumulated" else 1
+    assert len(ends) == 2 and all(of["weight"] == of["step"] * passes for of in ends), done.output
+    assert all(of["alone"] for of in ends) and not any(of["had_gradients"] for of in ends), done.output
+    assert max(of["calls"] for of in ends) >= 3, "a survivor kept its live state"
+    # A rank says it once, and the one that died did not come to it.
+    warned = done.output.count("RuntimeWarning: check_host_updates() between two steps")
+    assert warned == (2 if how == "accumulated" else 0), done.output
+
+
 def test_a_parameter_that_is_part_of_the_state_by_itself_is_trained_and_none_is_within_another_object(job):
     import torch
 

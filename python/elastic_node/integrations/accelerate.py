@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, Iterator, List, Optional
 
 import torch
@@ -99,6 +100,20 @@ def _refuse_half_a_step() -> None:
 
 
 _context.on_commit(_refuse_half_a_step)
+
+
+def _warn_of_half_a_step() -> None:
+    """Warns of a look at the world between two steps: gradients that wait for the next step are dropped when it changes."""
+    if not GradientState().sync_gradients:
+        warnings.warn(
+            "check_host_updates() while the accelerator accumulates gradients: they are dropped when the world changes, and are missing "
+            "from the next step. Call it where a step is made: if accelerator.sync_gradients: state.check_host_updates()",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+_context.on_look(_warn_of_half_a_step)
 
 
 def check_ranks(num_processes: int, device: torch.device) -> None:

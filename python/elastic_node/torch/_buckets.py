@@ -27,6 +27,15 @@ RIGHT_ORDER = (
     "call optimizer.synchronize(), then clip (or scaler.unscale_(optimizer)), and step within optimizer.skip_synchronize()"
 )
 
+_HALF_COMMITTED = (
+    "a commit between two steps: the gradients of the backward passes since the last step are no part of it, and are missing "
+    "from the next step after a loss or a change of the world. Commit behind optimizer.step()"
+)
+_HALF_LOOKED = (
+    "check_host_updates() between two steps: the gradients of the backward passes since the last step are dropped when the world "
+    "changes, and are missing from the next step. Call it behind optimizer.step()"
+)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -262,20 +271,22 @@ class Reducer:
         def committed() -> None:
             reducer = reference()
             if reducer is not None:
-                reducer._warn_of_half_a_step()
+                reducer._warn_of_half_a_step(_HALF_COMMITTED)
 
         _context.on_commit(committed)
 
-    def _warn_of_half_a_step(self) -> None:
-        """Warns, once, of a commit that leaves out gradients which wait for the next step."""
+        def looked() -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer._warn_of_half_a_step(_HALF_LOOKED)
+
+        _context.on_look(looked)
+
+    def _warn_of_half_a_step(self, text: str) -> None:
+        """Warns, once, where gradients that wait for the next step may be lost."""
         if self.passes > 1 and self.is_under_way and not self.has_warned:
             self.has_warned = True
-            warnings.warn(
-                "a commit between two steps: the gradients of the backward passes since the last step are no part of it, and are missing "
-                "from the next step after a loss. Commit behind optimizer.step()",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
 
     def _add(self, parameters: List[torch.Tensor], bucket_bytes: Optional[int]) -> None:
         reference = weakref.ref(self)

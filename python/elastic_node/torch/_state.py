@@ -25,9 +25,11 @@ class TorchState(ObjectState):
     through the state. A tensor comes back with its class and `requires_grad`, as another object. All of it is saved,
     restored and taken over together, so weights never run ahead of counters.
 
-    Gradients are no part of it. When the state goes back or is taken over, those of all parameters of its modules and
-    optimisers become `None`, and what its optimisers, also distributed ones, and its gradient scalers know of the
-    unfinished step is forgotten. All of that stays where live state is kept.
+    Gradients are no part of it. When the state goes back or is taken over, and whenever a generation begins, those of all
+    parameters of its modules and optimisers become `None`, and what its optimisers, also distributed ones, and its gradient
+    scalers know of the unfinished step is forgotten. So it is, too, on ranks that keep their live state in a planned change: a
+    newcomer has no gradients. A program that adds up the gradients of several backward passes commits, and calls
+    `check_host_updates`, behind its steps: between them, the gradients since the last step are dropped when the world changes.
 
     The mode of a module, training or evaluation, is part of the state, for each module in it. An optimiser's state keeps the
     types of its tensors, where torch casts them to those of the parameters. Its groups, and the lists and dictionaries of a scheduler,
@@ -72,7 +74,7 @@ class TorchState(ObjectState):
         super()._check_encodable()
 
     def _refuse_steppers(self) -> None:
-        """None is refused: `apply` forgets what a broken step leaves in them."""
+        """None is refused: `_forget_step` forgets what a broken step leaves in them."""
 
     def _check_copies(self) -> None:
         trained = {id(parameter): name for parameter, name in self._names_of_parameters().items()}
@@ -136,7 +138,6 @@ class TorchState(ObjectState):
                     holder.copy_(content)
                 else:
                     holder.data = content.detach().to(holder.device, holder.dtype)
-            holder.grad = None
         elif isinstance(holder, torch.optim.Optimizer):
             _loading.give_optimizer(holder, content)
         elif isinstance(holder, torch.optim.lr_scheduler.LRScheduler):
@@ -148,12 +149,13 @@ class TorchState(ObjectState):
         self._check_complete()
         return super().capture()
 
-    def apply(self, content: Dict[str, Any]) -> None:
-        super().apply(content)
-        # A step that was broken off has left gradients. The next backward pass would add to them.
+    def _forget_step(self) -> None:
+        super()._forget_step()
         attributes = {name: self.__dict__[name] for name in self._public()}
+        own = [value for value in attributes.values() if isinstance(value, torch.Tensor)]
+        _torch_tensors.drop_gradients(value for value in own if self._stays(value, value))
         for holder in _holders.found(attributes, self._is_holder):
-            _forget_step(holder)
+            _forget_step_of(holder)
 
     def _alike(self) -> List[_agreement.Item]:
         """And the order of the optimisers' parameters, whose state is counted by their places."""
@@ -179,7 +181,7 @@ class TorchState(ObjectState):
         self.apply(content)
 
 
-def _forget_step(holder: Any) -> None:
+def _forget_step_of(holder: Any) -> None:
     """Forgets what an unfinished step has left in an optimiser or a gradient scaler."""
     if isinstance(holder, torch.optim.Optimizer):
         _torch_tensors.drop_gradients(_optimizer.parameters_of(holder.param_groups))
