@@ -62,6 +62,17 @@ def test_gradients_of_a_step_do_not_outlast_a_planned_change_on_some_ranks(job, 
     assert warned == (2 if how == "accumulated" else 0), done.output
 
 
+@pytest.mark.parametrize("how", ["plain", "groups", "shards"])
+def test_a_replaced_parameter_has_no_part_in_the_gradients_of_the_next_generation(job, how):
+    done = job("replaced_parameter.py", how, workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    ends = done.said()
+    # Gradients by shard of a parameter that was not known before count from the step after the first one.
+    expected = ends[0]["weights" if how == "shards" else "expected"]
+    assert len(ends) == 2 and all(of["weights"] == expected for of in ends), done.output
+    assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
+
+
 def test_a_parameter_that_is_part_of_the_state_by_itself_is_trained_and_none_is_within_another_object(job):
     import torch
 

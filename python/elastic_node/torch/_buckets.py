@@ -241,23 +241,29 @@ class Reducer:
         groups: Sequence[Sequence[torch.Tensor]],
         passes: int,
         settings: Settings,
+        current: Callable[[], Optional[List[torch.Tensor]]],
     ) -> None:
         self.settings, self.passes = settings, passes
+        #: Gives the optimiser's parameters as they are now; `None` once the optimiser is gone.
+        self.current = current
         self.buckets: List[Bucket] = []
         self.of: Dict[torch.Tensor, Bucket] = {}
         #: Backward passes that are left to each parameter before a step.
         self.left: Dict[torch.Tensor, int] = {}
         self.launched = 0
         self.has_warned = False
-        self.hooks: List[Any] = []
+        self.hooks: Dict[torch.Tensor, Any] = {}
         self.agreement = order_agreement()
+        #: The generation in which the buckets were last compared with the optimiser's parameters.
+        self.followed: Optional[int] = None
         #: The generation whose ranks know which gradients are sparse, and the number of parameters then.
         self.agreed: Optional[Tuple[int, int]] = None
-        in_groups = {parameter for group in groups for parameter in group}
-        for group in groups:
-            self._add([parameter for parameter in group if parameter.requires_grad], bucket_bytes=None)
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
-        self._add([parameter for parameter in reversed(trained) if parameter not in in_groups], BUCKET_BYTES)
+        given = list(parameters)
+        places = {parameter: place for place, parameter in enumerate(given)}
+        #: The groups, by the places of their parameters in the optimiser; a parameter of no place by itself.
+        self.groups = [[places.get(parameter, parameter) for parameter in group] for group in groups]
+        for division in self._divisions(given):
+            self._add(division)
         reference = weakref.ref(self)
 
         def ended() -> None:
@@ -288,7 +294,23 @@ class Reducer:
             self.has_warned = True
             warnings.warn(text, RuntimeWarning, stacklevel=5)
 
-    def _add(self, parameters: List[torch.Tensor], bucket_bytes: Optional[int]) -> None:
+    def _divisions(self, parameters: List[torch.Tensor]) -> List[List[torch.Tensor]]:
+        """The parameters of each bucket, for an optimiser that has these: all but those that are frozen and in no bucket yet."""
+        named = [
+            [parameters[it] if isinstance(it, int) else it for it in group if not isinstance(it, int) or it < len(parameters)]
+            for group in self.groups
+        ]
+        in_groups = {parameter for group in named for parameter in group}
+        others = [parameter for parameter in reversed(parameters) if parameter not in in_groups]
+        limits: List[Tuple[List[torch.Tensor], Optional[int]]] = [*((group, None) for group in named), (others, BUCKET_BYTES)]
+        return [
+            division
+            for them, limit in limits
+            for division in divide([it for it in them if it.requires_grad or it in self.of], limit)
+        ]
+
+    def _add(self, parameters: List[torch.Tensor]) -> None:
+        """Adds a bucket of these parameters."""
         reference = weakref.ref(self)
 
         def ready(parameter: torch.Tensor) -> None:
@@ -296,19 +318,40 @@ class Reducer:
             if reducer is not None:
                 reducer.ready(parameter)
 
-        for parameters_of_bucket in divide(parameters, bucket_bytes):
-            bucket = Bucket(parameters_of_bucket, f"{self.settings.label}.bucket.{len(self.buckets)}", self.settings)
-            bucket.reset(self.passes)
-            self.buckets.append(bucket)
-            for parameter in parameters_of_bucket:
-                self.of[parameter] = bucket
-                self.left[parameter] = self.passes
-                self.hooks.append(parameter.register_post_accumulate_grad_hook(ready))
+        bucket = Bucket(parameters, f"{self.settings.label}.bucket.{len(self.buckets)}", self.settings)
+        bucket.reset(self.passes)
+        self.buckets.append(bucket)
+        for parameter in parameters:
+            self.of[parameter] = bucket
+            self.left[parameter] = self.passes
+            if parameter not in self.hooks:
+                self.hooks[parameter] = parameter.register_post_accumulate_grad_hook(ready)
 
     def include(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes in parameters that were added or unfrozen since: at the same step on all ranks."""
+        self._follow()
         new = [parameter for parameter in parameters if parameter.requires_grad and parameter not in self.of]
-        self._add(new, BUCKET_BYTES)
+        for division in divide(new, BUCKET_BYTES):
+            self._add(division)
+
+    def _follow(self) -> None:
+        """Divides the parameters anew, at the first gradient of a generation, if the optimiser has others by now. A newcomer has
+        never had those that are in no group any more, and begins with the others in this order."""
+        if self.followed == _context.generation() or self.is_under_way:
+            return
+        self.followed = _context.generation()
+        parameters = self.current()
+        if parameters is None:
+            return
+        divisions = self._divisions(parameters)
+        own = [list(map(id, bucket.parameters)) for bucket in self.buckets]
+        if own == [list(map(id, division)) for division in divisions]:
+            return
+        self.buckets, self.of, self.left, self.agreed = [], {}, {}, None
+        for division in divisions:
+            self._add(division)
+        for parameter in [parameter for parameter in self.hooks if parameter not in self.of]:
+            self.hooks.pop(parameter).remove()
 
     @property
     def is_under_way(self) -> bool:
@@ -327,6 +370,9 @@ class Reducer:
 
     def ready(self, parameter: torch.Tensor) -> None:
         """A gradient is there."""
+        self._follow()
+        if parameter not in self.of:
+            return
         if self.left[parameter] <= 0:
             # Said here, and not once more as the step takes what was sent.
             self.of[parameter].sent.pop(parameter, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -208,7 +209,8 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
 
     It is the same optimiser with other methods: schedulers and whatever else holds the old one see its state and its
     learning rates. Only the old one's own `step` averages nothing. Parameters that are added or unfrozen later are taken
-    in at the next step, which every rank makes alike.
+    in at the next step, which every rank makes alike. Those that are in no group any more are left out from the next
+    generation on.
 
     Args:
         optimizer: the optimiser; its parameters are in main memory, or on the worker's GPU where the job's collectives
@@ -267,7 +269,13 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
         distributed._reducer = ShardReducer(taking_part, shards, settings)
         return distributed
     chosen = _groups(groups if groups is not None else num_groups or None, taking_part)
-    distributed._reducer = Reducer(taking_part, chosen, backward_passes_per_step, settings)
+    reference = weakref.ref(distributed)
+
+    def current() -> Optional[List[torch.Tensor]]:
+        it = reference()
+        return None if it is None else parameters_of(it.param_groups)
+
+    distributed._reducer = Reducer(taking_part, chosen, backward_passes_per_step, settings, current)
     return distributed
 
 

@@ -20,7 +20,7 @@ class ShardReducer:
         self.settings, self.shards = settings, shards
         self.parameters: List[torch.Tensor] = []
         self.folds: Dict[torch.Tensor, ShardFold] = {}
-        self.hooks: List[Any] = []
+        self.hooks: Dict[torch.Tensor, Any] = {}
         #: Nothing is launched before the last shard is there.
         self.launched = 0
         self.agreement = order_agreement()
@@ -35,7 +35,8 @@ class ShardReducer:
         _context.on_generation_end(ended)
 
     def include(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Takes in parameters that were added or unfrozen since: at the same step on all ranks."""
+        """Takes in parameters that were added or unfrozen since, and leaves out those that the optimiser has no more: at the same
+        step on all ranks."""
         reference = weakref.ref(self)
 
         def ready(parameter: torch.Tensor) -> None:
@@ -43,11 +44,14 @@ class ShardReducer:
             if reducer is not None:
                 reducer.ready(parameter)
 
-        known = {id(parameter) for parameter in self.parameters}
-        for parameter in parameters:
-            if parameter.requires_grad and id(parameter) not in known:
-                self.parameters.append(parameter)
-                self.hooks.append(parameter.register_post_accumulate_grad_hook(ready))
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad or parameter in self.hooks]
+        for parameter in self.parameters:
+            if parameter not in self.hooks:
+                self.hooks[parameter] = parameter.register_post_accumulate_grad_hook(ready)
+        here = set(self.parameters)
+        for parameter in [parameter for parameter in self.hooks if parameter not in here]:
+            self.hooks.pop(parameter).remove()
+            self.folds.pop(parameter, None)
 
     @property
     def is_under_way(self) -> bool:

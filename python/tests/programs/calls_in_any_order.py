@@ -141,7 +141,7 @@ def steps_that_are_given_up():
         return optimizer
 
     for _ in range(10):
-        optimizer_on_its_way()._reducer.hooks[0].remove()
+        optimizer_on_its_way()._reducer.hooks[layer.weight].remove()
     optimizer = optimizer_on_its_way()
     for _ in range(10):
         optimizer.load_state_dict(optimizer.state_dict())
