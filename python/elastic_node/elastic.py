@@ -421,8 +421,10 @@ class State(Generic[Content]):
         self._apply(header, [block.copy() for block in blocks])
 
 
-#: Key of the modes of torch's modules in a content. No attribute of a state has it: it would be part of the content otherwise.
+#: Key of the modes of torch's modules in a content. No attribute of a state has it, or the next one: it would be part of the content.
 _MODES = "_module_modes"
+#: Key of the momenta of their normalisations.
+_MOMENTA = "_module_momenta"
 
 _NEEDS_TORCH_STATE = (
     "{name!r} in the state is or has {what} of torch ({kind}), with which {state} would go on wrong after a loss, by gradients of the "
@@ -453,7 +455,7 @@ class ObjectState(State[Dict[str, Any]]):
 
     A value with `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
     object, also in a list, a tuple or a dictionary. Gradients of a torch module become `None` when the state goes back, is taken over,
-    or goes on in a new generation. Its mode, training or evaluation, goes back to that of the last commit. An optimiser of
+    or goes on in a new generation. Its mode, training or evaluation, and the momenta of its normalisations go back to those of the last commit. An optimiser of
     torch, and a gradient scaler, are refused: `elastic_node.torch.TorchState` takes them. Any other value is replaced when the state goes back or is taken over, so
     always reach it through the state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
     come back on the devices where the attribute had them if the program chose these, else on the default device.
@@ -505,8 +507,12 @@ class ObjectState(State[Dict[str, Any]]):
 
     def capture(self) -> Dict[str, Any]:
         content = {name: self._captured(name, self.__dict__[name]) for name in self._public()}
-        modes = [(name, _modes.of(module)) for name, module in self._modules()]
-        return {**content, **({_MODES: modes} if modes else {})}
+        found = [(name, _modes.of(module)) for name, module in self._modules()]
+        if found:
+            content[_MODES] = [(name, modes) for name, (modes, _) in found]
+        if any(momenta for _, (_, momenta) in found):
+            content[_MOMENTA] = [(name, momenta) for name, (_, momenta) in found]
+        return content
 
     def _captured(self, name: str, value: Any) -> Any:
         if name in self._trees and _jax_trees.has_arrays(value):
@@ -577,9 +583,9 @@ class ObjectState(State[Dict[str, Any]]):
         return bool(trees)
 
     def apply(self, content: Dict[str, Any]) -> None:
-        # Commits of earlier releases have no modes.
-        modes = content.get(_MODES, [])
-        content = {name: value for name, value in content.items() if name != _MODES}
+        # Commits of earlier releases have no modes, or no momenta.
+        modes, momenta = content.get(_MODES, []), content.get(_MOMENTA, [])
+        content = {name: value for name, value in content.items() if name not in (_MODES, _MOMENTA)}
         self._take_values(content)
         self._lacking = self._given.difference(content)
         for name in set(self._public()).difference(content, self._lacking):
@@ -590,6 +596,10 @@ class ObjectState(State[Dict[str, Any]]):
         for (name, module), (saved_name, saved) in zip(modules, modes):
             if name == saved_name:
                 _modes.give(module, saved)
+        # `update_bn` that was broken off has left normalisations without one.
+        for (name, module), (saved_name, saved_momenta) in zip(modules, momenta):
+            if name == saved_name:
+                _modes.give_momenta(module, saved_momenta)
         # A step that was broken off has left gradients. The next backward pass would add to them.
         self._forget_step()
 

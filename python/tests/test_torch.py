@@ -134,6 +134,30 @@ def test_a_newcomers_modules_take_over_the_modes_of_the_others():
     assert [part.training for part in of_earlier_release.model.modules()] == [True, True, True, False], "as they were"
 
 
+def test_normalisations_go_on_with_the_momentum_of_the_last_commit():
+    model, optimizer = model_and_optimizer()
+    model[1].momentum = 0.3
+    cumulative = torch.nn.BatchNorm1d(2, momentum=None)
+    state = en.elastic.TorchState(model, optimizer, others=[en.SyncBatchNorm(2), cumulative])
+    state.commit()
+
+    def broken_off():
+        yield torch.ones(2, 4)
+        raise RuntimeError("a rank died")
+
+    with pytest.raises(RuntimeError, match="a rank died"):
+        torch.optim.swa_utils.update_bn(broken_off(), model)
+    assert model[1].momentum is None, "torch leaves it so"
+    cumulative.momentum = 0.5
+    state.restore()
+    assert [model[1].momentum, state.others[0].momentum, cumulative.momentum] == [0.3, 0.1, None]
+    content = state.capture()
+    del content["_module_momenta"]
+    model[1].momentum = 0.2
+    state.apply(content)
+    assert model[1].momentum == 0.2, "a content of an earlier release has none, and leaves it as it is"
+
+
 def test_a_tensor_of_which_each_rank_has_a_shard_is_refused(tmp_path):
     dist = torch.distributed
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)

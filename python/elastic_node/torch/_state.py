@@ -31,7 +31,8 @@ class TorchState(ObjectState):
     newcomer has no gradients. A program that adds up the gradients of several backward passes commits, and calls
     `check_host_updates`, behind its steps: between them, the gradients since the last step are dropped when the world changes.
 
-    The mode of a module, training or evaluation, is part of the state, for each module in it. An optimiser's state keeps the
+    The mode of a module, training or evaluation, and the momentum of a batch normalisation are part of the state, for each module in
+    it. An optimiser's state keeps the
     types of its tensors, where torch casts them to those of the parameters. Its groups, and the lists and dictionaries of a scheduler,
     stay the objects that they are.
 
