@@ -391,7 +391,9 @@ impl Worker {
             && !self.has_told_forgotten.replace(true)
         {
             self.tell(format!(
-                "{} passes are done, and a commit holds no more: the pass {name:?} is forgotten, and so is one more for each that ends; a                  program that comes back to one after a reset trains it again, unless its state says which are done; epochs of one name                  that follow on each other count as one",
+                "{} passes are done, and a commit holds no more: the pass {name:?} is forgotten, and so is one more for each \
+                 that ends; a program that comes back to one after a reset trains it again, unless its state says which are done; epochs \
+                 of one name that follow on each other count as one",
                 SampleLedger::FINISHED_MAX
             ));
         }
