@@ -74,6 +74,16 @@ def test_lightning_commits_where_a_step_is_made(job, kind, batches_per_commit, s
     assert done.said() == [{"commits": [[0, step] for step in steps]}] * 2, done.output
 
 
+def test_a_loss_before_the_first_commit_of_a_step_of_lightning_goes_back_to_the_module_as_it_was_made(job):
+    needs("lightning")
+    done = job("lightning_begun.py", workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    # Rank 0 has survived, and began twice.
+    begun = [said["begun"] for said in sorted(done.said(), key=lambda said: said["rank"])]
+    assert begun == [[True, True], [True]], done.output
+
+
 @pytest.mark.parametrize("watched", ["validation", "training", "step"])
 def test_a_plateau_of_lightning_is_noticed_in_the_epoch_of_a_loss(job, watched):
     """A value of the training's batches is one of the rest of the epoch then, and what watches it is warned of."""
