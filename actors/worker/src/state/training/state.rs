@@ -47,6 +47,10 @@ type ResetCallback<T> = Box<dyn FnMut(&Worker, &mut T)>;
 /// commit that leaves a field out (`#[serde(skip_serializing_if)]`) is refused. Types that need a self-describing format
 /// (`#[serde(untagged)]`, `tag`, `flatten`, `serde_json::Value`) are not supported.
 ///
+/// A field that is left out of every commit (`#[serde(skip)]`) has its default again wherever a commit is taken up: after a rollback, on
+/// a newcomer, in a job that resumes. A rank that keeps its live state keeps the field, too, so ranks may differ in it. Leave out
+/// only what is made anew from the rest, such as a cache; counters and momentum belong to the commit.
+///
 /// Memory on a GPU that was added with [`add_device_memory`](Self::add_device_memory) is part of the state. It
 /// is copied beside the next step. It is committed, restored and given to newcomers together with the rest, or
 /// not at all.

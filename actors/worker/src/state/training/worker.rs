@@ -178,8 +178,11 @@ impl Worker {
     /// any changes of the world. The progress is part of the commit.
     ///
     /// `batch_size` is per worker. All ranks give the same batch size, epoch number and seed: the driver compares them at each
-    /// commit, and ends the job where they differ. Ranks that go through data of their own name their passes apart. A pass that
-    /// only some ranks go through, such as a validation on rank 0, is not compared.
+    /// commit, and ends the job where they differ. Ranks that go through data of their own name their passes apart.
+    ///
+    /// Each rank is given its share, whoever else walks through the pass: one that only rank 0 goes through gives it a part of the
+    /// samples, and nobody the rest. So validate on all ranks, and add up by `all_reduce`; or, to validate on one rank, go through the data
+    /// set itself, without a sampler, while the others wait in a `broadcast` of the result or train on.
     ///
     /// A pass is known by its epoch number, name, seed and the data set's length, and gives its samples once. Walked through again it
     /// has none, which a warning says once: give the next pass another epoch number, such as the count of validations or of steps, or a
