@@ -254,7 +254,7 @@ class Reducer:
         self.has_warned = False
         self.hooks: Dict[torch.Tensor, Any] = {}
         self.agreement = order_agreement()
-        #: The generation in which the buckets were last compared with the optimiser's parameters.
+        #: The generation in which the buckets were last compared with the optimiser's parameters; `None` if they are to be.
         self.followed: Optional[int] = None
         #: The generation whose ranks know which gradients are sparse, and the number of parameters then.
         self.agreed: Optional[Tuple[int, int]] = None
@@ -333,10 +333,14 @@ class Reducer:
         new = [parameter for parameter in parameters if parameter.requires_grad and parameter not in self.of]
         for division in divide(new, BUCKET_BYTES):
             self._add(division)
+        if new:
+            # They may have come in the place of others: the next step divides all of them.
+            self.followed = None
 
     def _follow(self) -> None:
-        """Divides the parameters anew, at the first gradient of a generation, if the optimiser has others by now. A newcomer has
-        never had those that are in no group any more, and begins with the others in this order."""
+        """Divides the parameters anew, at the first gradient of a generation and of the step after `include` has taken some in, if
+        the optimiser has others by now. A newcomer has never had those that are in no group any more, and begins with the others
+        in this order."""
         if self.followed == _context.generation() or self.is_under_way:
             return
         self.followed = _context.generation()

@@ -209,8 +209,8 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
 
     It is the same optimiser with other methods: schedulers and whatever else holds the old one see its state and its
     learning rates. Only the old one's own `step` averages nothing. Parameters that are added or unfrozen later are taken
-    in at the next step, which every rank makes alike. Those that are in no group any more are left out from the next
-    generation on.
+    in at the next step, which every rank makes alike. Those that are in no group any more are left out, at the latest
+    from the next generation on.
 
     Args:
         optimizer: the optimiser; its parameters are in main memory, or on the worker's GPU where the job's collectives
