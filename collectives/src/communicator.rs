@@ -114,7 +114,9 @@ pub trait CommunicatorExt: Communicator {
         self.run(Operation::AllReduce { data, data_type: E::DATA_TYPE, op })
     }
 
-    /// See [`Operation::GroupedAllReduce`].
+    /// See [`Operation::GroupedAllReduce`]. All ranks give the buffers in one order. Ranks compare the lengths, so another order of
+    /// buffers of one length is not seen: take them from a `BTreeMap`, whose order is that of its keys, and not from a `HashMap`,
+    /// whose order is another one in each process.
     fn all_reduce_many<E: Element>(
         &mut self,
         buffers: &mut [&mut [E]],
@@ -129,12 +131,11 @@ pub trait CommunicatorExt: Communicator {
 
     /// Replaces `output` by the reduction of a job's logical shards over a fixed tree of their numbers, so that the
     /// bits depend neither on the world size nor on the deal of the shards. This rank gives `shards`, its own by
-    /// `deal`, in order; each is as long as `output`. All ranks give the same deal.
+    /// `deal`, in order; each is as long as `output`. All ranks give the same deal, which is compared.
     ///
     /// A rank first combines its own shards to partial results, one for each node of the tree that is whole on it.
     /// The operation moves as much data as [`Self::all_reduce`] if the world divides the shards into nodes of the
     /// tree, as 4 ranks do 8 shards, and up to `2 log2 total` times as much elsewhere.
-    /// divides the shards into nodes of the tree, as 4 ranks do 8 shards, and up to `2 log2 total` times as much elsewhere.
     fn all_reduce_shards<E: Element>(
         &mut self,
         shards: &[&[E]],
@@ -146,7 +147,8 @@ pub trait CommunicatorExt: Communicator {
     }
 
     /// As [`Self::all_reduce_shards`], of several buffers at once, each with the bits that it has alone: of each shard of this
-    /// rank, one contribution to each of `outputs`, in their order. For many small gradients that is faster than one by one.
+    /// rank, one contribution to each of `outputs`, in their order. For many small gradients that is faster than one by one. The order
+    /// is one on all ranks, as in [`Self::all_reduce_many`].
     fn all_reduce_shards_many<E: Element>(
         &mut self,
         shards: &[&[&[E]]],

@@ -116,7 +116,11 @@ pub enum CollectiveError {
         details: Box<WaitDetails>,
     },
     /// Another rank is in another operation, or in the same one with other arguments.
-    #[error("{operation} #{sequence}: rank {rank} is in {theirs}, this rank is in {ours}")]
+    #[error(
+        "{} #{sequence}: rank {rank} is in {theirs}, this rank is in {ours}{}",
+        ours.operation.name(),
+        ours.operation.difference(&theirs.operation)
+    )]
     Mismatch {
         /// The operation of this rank.
         operation: OperationKind,

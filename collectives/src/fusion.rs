@@ -6,6 +6,7 @@ use crate::element::DataType;
 use crate::error::CollectiveError;
 use crate::operation::HostOperation;
 use crate::reduce::ReduceOp;
+use crate::wire::{Composition, OperationSignature};
 
 /// Most bytes that are fused into one reduction.
 const FUSED: usize = 1 << 20;
@@ -25,13 +26,18 @@ pub fn all_reduce_grouped<C: Communicator>(
     buffers: Vec<(&mut [u8], DataType)>,
     op: ReduceOp,
 ) -> Result<(), CollectiveError> {
+    let parts = buffers.iter().map(|(data, of)| (*of, data.len()));
+    let composition = Composition::of_buffers(parts);
+    let (rank, world) = (group.rank(), group.world_size());
     all_reduce_fused(buffers, |data, data_type| {
-        group.run(HostOperation::AllReduce { data, data_type, op })
+        let reduction = HostOperation::AllReduce { data, data_type, op };
+        let signature = reduction.check(rank, world)?;
+        group.run_part(OperationSignature { composition, ..signature }, reduction)
     })
 }
 
 /// Reduces `buffers` with `reduce`: those of each type together, in the order of the types' codes. The grouping follows
-/// from types and lengths alone, so it is the same on every rank.
+/// from types and lengths alone, so it is the same on every rank with the same composition, which ranks compare.
 fn all_reduce_fused(
     mut buffers: Vec<(&mut [u8], DataType)>,
     mut reduce: impl FnMut(&mut [u8], DataType) -> Result<(), CollectiveError>,

@@ -10,7 +10,7 @@ use crate::check;
 use crate::element::DataType;
 use crate::error::CollectiveError;
 use crate::reduce::ReduceOp;
-use crate::wire::{OperationKind, OperationSignature};
+use crate::wire::{Composition, OperationKind, OperationSignature};
 
 /// A collective, or a message, with its memory: `I` is read, `O` is written, `C` has a number of elements for each
 /// rank. [`crate::Communicator`] says what holds for all of them.
@@ -27,7 +27,8 @@ pub enum Operation<I, O, C> {
     },
     /// Replaces each buffer by its reduction over all ranks, with the bits of [`Operation::AllReduce`]. Small buffers
     /// of one type are fused, so that many cost little more than one; large ones are reduced alone, without a copy.
-    /// All ranks give as many buffers, of the same types and lengths.
+    /// All ranks give as many buffers, of the same types and lengths, in the same order. Ranks compare the lengths; buffers of
+    /// one type and length that have changed places cannot be told from each other.
     GroupedAllReduce {
         /// The contributions, and then the results, with the types of their elements.
         buffers: Vec<(O, DataType)>,
@@ -294,6 +295,7 @@ impl<I: OperationMemory, O: OperationMemory, C: AsRef<[usize]>> Operation<I, O, 
             reduce_op: None,
             root: None,
             bytes: bytes as u64,
+            composition: None,
         };
         match self {
             Operation::AllReduce { data, data_type, op } => {
@@ -308,8 +310,15 @@ impl<I: OperationMemory, O: OperationMemory, C: AsRef<[usize]>> Operation<I, O, 
                     check::reduction(kind, *data_type, *op)?;
                 }
                 let bytes: usize = buffers.iter().map(|(data, _)| data.length_bytes()).sum();
-                let (bytes, reduce_op) = (bytes as u64, Some(*op));
-                Ok(OperationSignature { kind, data_type: None, reduce_op, root: None, bytes })
+                let parts = buffers.iter().map(|(data, of)| (*of, data.length_bytes()));
+                Ok(OperationSignature {
+                    kind,
+                    data_type: None,
+                    reduce_op: Some(*op),
+                    root: None,
+                    bytes: bytes as u64,
+                    composition: Composition::of_buffers(parts),
+                })
             }
             Operation::Reduce { data, data_type, op, root } => {
                 check::buffer(kind, data, *data_type)?;
@@ -382,6 +391,7 @@ impl<I: OperationMemory, O: OperationMemory, C: AsRef<[usize]>> Operation<I, O, 
                 reduce_op: None,
                 root: None,
                 bytes: 0,
+                composition: None,
             }),
             Operation::Send { data, data_type, to } => {
                 check::buffer(kind, data, *data_type)?;

@@ -15,7 +15,7 @@ use crate::element::{DataType, Element};
 use crate::error::CollectiveError;
 use crate::operation::HostOperation;
 use crate::reduce::{ReduceOp, divide, fold_ranks};
-use crate::wire::OperationKind;
+use crate::wire::{Composition, OperationKind, OperationSignature};
 
 const KIND: OperationKind = OperationKind::AllReduce;
 /// Approximate memory of one piece of all partial results together, in bytes.
@@ -195,6 +195,18 @@ impl<'a, E: Element> ShardFold<'a, E> {
         deal: &ShardDeal,
         output: &mut [E],
     ) -> Result<(), CollectiveError> {
+        let lengths = [size_of_val(&*output)];
+        self.all_reduce_of(group, deal, output, lengths.into_iter())
+    }
+
+    /// As [`ShardFold::all_reduce`], of an output that is made of buffers of these lengths, in bytes.
+    fn all_reduce_of<C: Communicator + ?Sized>(
+        &self,
+        group: &mut C,
+        deal: &ShardDeal,
+        output: &mut [E],
+        lengths: impl Iterator<Item = usize>,
+    ) -> Result<(), CollectiveError> {
         if self.next != self.range.end {
             let (given, due) = (self.next - self.range.start, &self.range);
             let reason = format!("{given} shards are given, {} are due: {due:?}", due.len());
@@ -203,7 +215,8 @@ impl<'a, E: Element> ShardFold<'a, E> {
         let nodes: Vec<&[u8]> =
             self.nodes.iter().map(|(_, sum)| bytemuck::cast_slice(sum)).collect();
         let output = bytemuck::cast_slice_mut(output);
-        all_reduce_nodes(group, deal, &nodes, output, E::DATA_TYPE, self.op)
+        let composition = Composition::of_shards(&deal.starts, lengths);
+        all_reduce_nodes(group, deal, composition, &nodes, output, E::DATA_TYPE, self.op)
     }
 }
 
@@ -220,6 +233,7 @@ fn combine(data_type: DataType, op: ReduceOp, left: &mut [u8], right: &[u8]) {
 fn all_reduce_nodes<C: Communicator + ?Sized>(
     group: &mut C,
     deal: &ShardDeal,
+    composition: Composition,
     partial: &[&[u8]],
     output: &mut [u8],
     data_type: DataType,
@@ -251,7 +265,7 @@ fn all_reduce_nodes<C: Communicator + ?Sized>(
         let end = (start + piece).min(output.len());
         let within: Vec<&[u8]> = partial.iter().map(|node| &node[start..end]).collect();
         let into = &mut output[start..end];
-        scratch.reduce(group, &nodes, deal.shards(), &within, into, data_type, op)?;
+        scratch.reduce(group, &nodes, composition, &within, into, data_type, op)?;
         start = end;
         if start == output.len() {
             return Ok(());
@@ -279,7 +293,7 @@ impl Scratch {
         &mut self,
         group: &mut C,
         nodes: &[Vec<Range<u32>>],
-        total: u32,
+        composition: Composition,
         partial: &[&[u8]],
         output: &mut [u8],
         data_type: DataType,
@@ -307,21 +321,52 @@ impl Scratch {
         let received = bytes(&mut self.received, moved * own);
         let to: Vec<usize> = slices.iter().map(|length| length * partial.len()).collect();
         let from: Vec<usize> = nodes.iter().map(|nodes| nodes.len() * own / size).collect();
-        group.run(HostOperation::AllToAll {
+        let exchange = HostOperation::AllToAll {
             input: sent,
             output: received,
             counts: Some((&to, &from)),
             data_type,
-        })?;
+        };
+        let compared = Compared { composition, op, bytes: output.len() };
+        compared.run(group, exchange)?;
         let folded = bytes(&mut self.folded, own);
-        fold_nodes(nodes.iter().flatten().cloned(), total, received, own, data_type, op);
-        folded.copy_from_slice(&received[..own]);
-        group.run(HostOperation::AllGather {
-            input: folded,
-            output,
-            counts: Some(&slices),
+        fold_nodes(
+            nodes.iter().flatten().cloned(),
+            composition.shards,
+            received,
+            own,
             data_type,
-        })
+            op,
+        );
+        folded.copy_from_slice(&received[..own]);
+        let counts = Some(&*slices);
+        compared.run(group, HostOperation::AllGather { input: folded, output, counts, data_type })
+    }
+}
+
+/// What ranks compare of a reduction by shard, beside what the operations that carry it out say.
+#[derive(Clone, Copy)]
+struct Compared {
+    composition: Composition,
+    op: ReduceOp,
+    /// The length of a piece of the output.
+    bytes: usize,
+}
+
+impl Compared {
+    fn run<C: Communicator + ?Sized>(
+        self,
+        group: &mut C,
+        part: HostOperation<'_>,
+    ) -> Result<(), CollectiveError> {
+        let signature = part.check(group.rank(), group.world_size())?;
+        let signature = OperationSignature {
+            reduce_op: Some(self.op),
+            bytes: self.bytes as u64,
+            composition: Some(self.composition),
+            ..signature
+        };
+        group.run_part(signature, part)
     }
 }
 
@@ -400,7 +445,8 @@ pub(crate) fn all_reduce_many<C: Communicator + ?Sized, E: Element>(
     }
     let elements = outputs.iter().map(|output| output.len()).sum();
     let mut whole = vec![E::zeroed(); elements];
-    fold.all_reduce(group, deal, &mut whole)?;
+    let lengths = outputs.iter().map(|output| size_of_val(&**output));
+    fold.all_reduce_of(group, deal, &mut whole, lengths)?;
     let mut rest = whole.as_slice();
     for output in outputs {
         let (own, others) = rest.split_at(output.len());

@@ -107,7 +107,14 @@ pub(crate) fn split<B: CpuBackend>(
 /// split is noticed.
 fn signature(bytes: usize) -> OperationSignature {
     let kind = OperationKind::Split;
-    OperationSignature { kind, data_type: None, reduce_op: None, root: None, bytes: bytes as u64 }
+    OperationSignature {
+        kind,
+        data_type: None,
+        reduce_op: None,
+        root: None,
+        bytes: bytes as u64,
+        composition: None,
+    }
 }
 
 fn sub_group(

@@ -194,6 +194,7 @@ impl Communicator for NamingCommunicator {
         signature: OperationSignature,
         part: HostOperation<'_>,
     ) -> Result<(), CollectiveError> {
+        self.begins(signature.kind);
         self.inner.run_part(signature, part)
     }
 

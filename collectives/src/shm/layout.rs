@@ -43,7 +43,8 @@ pub(super) struct ControlLine {
     pub(super) sleepers: Padded<AtomicU32>,
 }
 
-/// The words that a rank publishes with steps of one parity; only that rank writes them. One cache line.
+/// The words that a rank publishes with steps of one parity; only that rank writes them. All but the last lie in one cache line,
+/// and only an operation of several parts reads the last.
 #[repr(C, align(64))]
 pub(super) struct RankLine {
     /// The last step of this parity at which the rank has arrived. It wraps.
@@ -54,6 +55,8 @@ pub(super) struct RankLine {
     pub(super) brief: AtomicU64,
     /// The bytes of [`Area::Inline`].
     inline: [AtomicU64; INLINE / size_of::<u64>()],
+    /// The composition of the operation that the step enters, if its word says that it has one.
+    pub(super) composition: [AtomicU64; 2],
 }
 
 /// A rank's own words, by parity.

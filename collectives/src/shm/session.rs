@@ -12,14 +12,15 @@
 //! own process rings. The first rank to see a peer gone sets the poison word and rings, and all others learn it from there (G-12).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use elastic_robust_lock::{LockMark, PeerLocks};
 use elastic_shm_protocol as protocol;
 
-use super::layout::Area;
+use super::brief::BriefWords;
+use super::layout::{Area, RankLine};
 use super::memory::SharedSegment;
 use super::patience::SpinPatience;
 use super::stores::Stores;
@@ -187,7 +188,7 @@ impl<'a> SegmentOperation<'a> {
     pub(super) fn enter(&mut self) -> Result<(), CollectiveError> {
         self.engine.check_abort()?;
         let (own, step) = (self.own(), self.lane.step.wrapping_add(1));
-        self.brief(own, step).store(self.due(own), Ordering::Relaxed);
+        self.due(own).store(self.line(own, step));
         self.arrive()?;
         let mismatch = self.mismatch(step);
         self.entered = true;
@@ -283,12 +284,12 @@ impl<'a> SegmentOperation<'a> {
         self.engine.farewell(by, self.ours.operation.kind, bye, awaited)
     }
 
-    fn brief(&self, rank: u32, step: u32) -> &AtomicU64 {
-        &self.lane.segment.line(rank, protocol::parity(step)).brief
+    fn line(&self, rank: u32, step: u32) -> &RankLine {
+        self.lane.segment.line(rank, protocol::parity(step))
     }
 
-    /// The word that `rank` must publish.
-    fn due(&self, rank: u32) -> u64 {
+    /// The words that `rank` must publish.
+    fn due(&self, rank: u32) -> BriefWords {
         brief::encode(self.expected(rank).operation)
     }
 
@@ -307,7 +308,7 @@ impl<'a> SegmentOperation<'a> {
             if !self.lane.has_arrived(rank, step) {
                 continue;
             }
-            let shown = self.brief(rank, step).load(Ordering::Relaxed);
+            let shown = BriefWords::load(self.line(rank, step));
             if shown != self.due(rank) {
                 return Some(self.differs(rank, shown));
             }
@@ -315,14 +316,14 @@ impl<'a> SegmentOperation<'a> {
         None
     }
 
-    fn differs(&self, rank: u32, shown: u64) -> CollectiveError {
+    fn differs(&self, rank: u32, shown: BriefWords) -> CollectiveError {
         match brief::decode(shown) {
             Some(operation) => {
                 let theirs = FrameHeader { operation, ..self.ours };
                 CollectiveError::mismatch(rank, self.expected(rank), theirs)
             }
             None => {
-                let source = FrameError::Field { field: "operation", value: shown };
+                let source = FrameError::Field { field: "operation", value: shown.brief };
                 CollectiveError::Protocol { rank, source }
             }
         }

@@ -364,7 +364,7 @@ impl Engine {
                 {
                     return Ok(());
                 }
-                Err(self.fault(index, operation, LinkFault::Farewell(farewell)))
+                Err(self.fault(index, operation, LinkFault::Farewell(Box::new(farewell))))
             }
             Ok(_) => Ok(()),
             Err(fault) => Err(self.fault(index, operation, fault)),

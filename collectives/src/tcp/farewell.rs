@@ -92,8 +92,14 @@ mod tests {
 
     fn farewell(evidence: bool) -> Farewell {
         let kind = OperationKind::AllReduce;
-        let operation =
-            OperationSignature { kind, data_type: None, reduce_op: None, root: None, bytes: 4 };
+        let operation = OperationSignature {
+            kind,
+            data_type: None,
+            reduce_op: None,
+            root: None,
+            bytes: 4,
+            composition: None,
+        };
         let header = FrameHeader { generation: 3, sequence: 9, operation };
         let bye = Bye { generation: 3, sequence: 9, cause: ByeCause::PeerLost(2) };
         Farewell { bye, evidence: evidence.then_some([header; 2]) }
@@ -105,7 +111,9 @@ mod tests {
         for with_evidence in [false, true] {
             let told = farewell(with_evidence);
             let stream = [vec![7; 300], told.encode()].concat();
-            for read in [1, 7, 39, 40, 41, 119, 120, 121, 1000] {
+            let around = |length: usize| [length - 1, length, length + 1];
+            let reads = [around(FRAME_LENGTH), around(LONGEST), [1, 7, 1000]].concat();
+            for read in reads {
                 let mut tail = FarewellTail::new();
                 stream.chunks(read).for_each(|bytes| tail.push(bytes));
                 let found = tail.farewell(3).unwrap();
@@ -121,7 +129,7 @@ mod tests {
     fn a_payload_that_just_ends_tells_nothing() {
         let mut tail = FarewellTail::new();
         assert!(tail.farewell(3).is_none());
-        tail.push(&farewell(false).encode()[..39]);
+        tail.push(&farewell(false).encode()[..FRAME_LENGTH - 1]);
         assert!(tail.farewell(3).is_none());
         tail.clear();
         tail.push(&[0; 200]);

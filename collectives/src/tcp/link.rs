@@ -37,7 +37,7 @@ const DRAINS: usize = 256;
 pub(crate) enum LinkFault {
     Closed,
     Connection(io::Error),
-    Farewell(Farewell),
+    Farewell(Box<Farewell>),
     Mismatch { ours: FrameHeader, theirs: FrameHeader },
     Malformed(FrameError),
 }
@@ -351,7 +351,7 @@ impl StreamLink {
                 bytes[..read].copy_from_slice(&rest[..read]);
                 let more = self.peek(&mut bytes[read..]).unwrap_or(0);
                 let evidence = evidence(&bytes[..read + more]);
-                return Err(LinkFault::Farewell(Farewell { bye, evidence }));
+                return Err(LinkFault::Farewell(Box::new(Farewell { bye, evidence })));
             }
             Err(error) => return Err(LinkFault::Malformed(error)),
         };
@@ -414,7 +414,7 @@ impl StreamLink {
 
     /// The fault of the farewell at the end of the payload, if there is one.
     fn last_words(&self) -> Option<LinkFault> {
-        self.told_in_payload().map(LinkFault::Farewell)
+        self.told_in_payload().map(|told| LinkFault::Farewell(Box::new(told)))
     }
 
     /// The farewell at the end of the last payload, if there is one.

@@ -1,5 +1,6 @@
 //! Tests of operations and their failures on every path, over loopback, with threads of this process as ranks.
 
+mod composition;
 mod failure;
 mod groups;
 mod negotiation;

@@ -3,12 +3,13 @@
 
 use std::fmt;
 
+use super::composition::{COMPOSITION_LENGTH, Composition};
 use super::{FrameError, VERSION, u32_at, u64_at};
 use crate::element::DataType;
 use crate::reduce::ReduceOp;
 
 /// The length of a frame header, in bytes.
-pub const FRAME_LENGTH: usize = 40;
+pub const FRAME_LENGTH: usize = COMPOSITION_AT + COMPOSITION_LENGTH;
 
 /// The length of the magic number with which every message starts, in bytes.
 pub const MAGIC_LENGTH: usize = 4;
@@ -16,6 +17,9 @@ pub const MAGIC_LENGTH: usize = 4;
 const MAGIC: [u8; MAGIC_LENGTH] = *b"ELFR";
 const KIND_BYE: u8 = 255;
 const NO_RANK: u32 = u32::MAX;
+/// Place of the byte that says whether the header has a composition, and of the composition.
+const COMPOSED_AT: usize = 13;
+const COMPOSITION_AT: usize = 40;
 
 /// The kind of operation to which a frame belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,11 +75,9 @@ impl OperationKind {
     pub const fn lengths_differ(self) -> bool {
         matches!(self, OperationKind::AllGatherV | OperationKind::AllToAllV)
     }
-}
 
-impl fmt::Display for OperationKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
+    const fn name(self) -> &'static str {
+        match self {
             OperationKind::AllReduce => "all_reduce",
             OperationKind::AllGather => "all_gather",
             OperationKind::ReduceScatter => "reduce_scatter",
@@ -89,7 +91,13 @@ impl fmt::Display for OperationKind {
             OperationKind::Reduce => "reduce",
             OperationKind::Gather => "gather",
             OperationKind::Scatter => "scatter",
-        })
+        }
+    }
+}
+
+impl fmt::Display for OperationKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
     }
 }
 
@@ -107,11 +115,31 @@ pub struct OperationSignature {
     /// The length of the caller's buffer, in bytes (gather, scatter, all_gather, reduce_scatter: of one rank's part;
     /// all_to_all: of the whole; all_to_all_v: of what goes from the sender to the receiver).
     pub bytes: u64,
+    /// The parts of the data; none where it is one buffer of this rank. An operation with a root has none.
+    pub composition: Option<Composition>,
+}
+
+impl OperationSignature {
+    /// The name of the call, for people: a reduction by shard is made of other operations.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.composition {
+            Some(Composition { shards: 1.., .. }) => "all_reduce_shards",
+            _ => self.kind.name(),
+        }
+    }
+
+    /// The way in which the parts of two operations differ, for people; empty where it is not the parts that differ.
+    pub(crate) fn difference(&self, other: &Self) -> &'static str {
+        match self.composition.zip(other.composition) {
+            Some((ours, theirs)) => ours.difference(theirs),
+            None => "",
+        }
+    }
 }
 
 impl fmt::Display for OperationSignature {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}({} bytes", self.kind, self.bytes)?;
+        write!(formatter, "{}({} bytes", self.name(), self.bytes)?;
         if let Some(data_type) = self.data_type {
             write!(formatter, ", {data_type}")?;
         }
@@ -120,6 +148,9 @@ impl fmt::Display for OperationSignature {
         }
         if let Some(root) = self.root {
             write!(formatter, ", root {root}")?;
+        }
+        if let Some(composition) = self.composition {
+            write!(formatter, ", {composition}")?;
         }
         formatter.write_str(")")
     }
@@ -193,6 +224,10 @@ impl Frame {
                 bytes[6] = operation.data_type.map_or(0, DataType::code);
                 bytes[7] = operation.reduce_op.map_or(0, ReduceOp::code);
                 bytes[32..40].copy_from_slice(&operation.bytes.to_le_bytes());
+                if let Some(composition) = operation.composition {
+                    bytes[COMPOSED_AT] = 1;
+                    bytes[COMPOSITION_AT..].copy_from_slice(&composition.encode());
+                }
                 (generation, sequence, operation.root.unwrap_or(NO_RANK))
             }
             Frame::Bye(Bye { generation, sequence, cause }) => {
@@ -252,8 +287,19 @@ impl Frame {
             .ok_or(FrameError::Kind { found: bytes[5] })?;
         let data_type = optional("data type", bytes[6], DataType::from_code)?;
         let reduce_op = optional("reduce operation", bytes[7], ReduceOp::from_code)?;
-        let operation =
-            OperationSignature { kind, data_type, reduce_op, root: rank, bytes: u64_at(bytes, 32) };
+        let composition = match bytes[COMPOSED_AT] {
+            0 => None,
+            1 => Some(Composition::decode(&bytes[COMPOSITION_AT..])),
+            code => return Err(FrameError::Field { field: "composition", value: code.into() }),
+        };
+        let operation = OperationSignature {
+            kind,
+            data_type,
+            reduce_op,
+            root: rank,
+            bytes: u64_at(bytes, 32),
+            composition,
+        };
         Ok(Frame::Operation(FrameHeader { generation, sequence, operation }))
     }
 }

@@ -3,11 +3,13 @@
 //! Every message has a fixed size and starts with magic, version and kind. All integers are
 //! little-endian. The payload of an operation follows its frame header as the elements lie in memory.
 
+mod composition;
 mod frame;
 mod handshake;
 #[cfg(test)]
 mod tests;
 
+pub use composition::Composition;
 pub use frame::{
     Bye, ByeCause, FRAME_LENGTH, Frame, FrameHeader, MAGIC_LENGTH, OperationKind,
     OperationSignature,
@@ -20,7 +22,7 @@ pub use handshake::{
 use thiserror::Error;
 
 /// The version of handshake and frames. Peers of another version are refused.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// The reason why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

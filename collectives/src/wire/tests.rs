@@ -12,13 +12,19 @@ fn operation() -> impl Strategy<Value = OperationSignature> {
         prop::option::of(prop::sample::select(ReduceOp::ALL.to_vec())),
         prop::option::of(0..u32::MAX),
         any::<u64>(),
+        prop::option::of(any::<[u32; 3]>()),
     )
-        .prop_map(|(kind, data_type, reduce_op, root, bytes)| OperationSignature {
+        .prop_map(|(kind, data_type, reduce_op, root, bytes, parts)| OperationSignature {
             kind,
             data_type,
             reduce_op,
             root,
             bytes,
+            composition: parts.map(|[buffers, shards, digest]| Composition {
+                buffers,
+                shards,
+                digest,
+            }),
         })
 }
 

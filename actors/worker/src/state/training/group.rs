@@ -241,6 +241,10 @@ impl Group {
     /// [`all_reduce`](Self::all_reduce); small buffers are reduced together, which is faster for many small
     /// gradients.
     ///
+    /// All ranks give the buffers in one order. Their lengths are compared, so that ranks whose buffers have other boundaries get an
+    /// error, and no sum. Buffers of one length that have changed places cannot be told from each other: take them from a
+    /// `BTreeMap`, whose order is that of its keys, and not from a `HashMap`, whose order is another one in each process.
+    ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
     pub fn all_reduce_many<E: Element>(
@@ -253,7 +257,8 @@ impl Group {
 
     /// Replaces `output` by the reduction of `total` logical shards, over a fixed tree of their numbers. The result
     /// has the same bits in a world of any size. `shards` are those of [`own_shards`](Self::own_shards), each as
-    /// long as `output`. [`Worker::shards`](super::Worker::shards) deals the data out as well.
+    /// long as `output`. [`Worker::shards`](super::Worker::shards) deals the data out as well. Ranks that differ in `total` get an
+    /// error, and no sum.
     ///
     /// ```text
     /// let gradients: Vec<Vec<f32>> = worker.own_shards(8).map(|shard| gradient(&batch, shard)).collect();
@@ -276,7 +281,7 @@ impl Group {
 
     /// As [`all_reduce_shards`](Self::all_reduce_shards), of several buffers at once, each with the bits that it has alone: of each
     /// of this rank's shards, one contribution to each of `outputs`, in their order. For many small gradients that is faster than
-    /// one by one.
+    /// one by one. All ranks give the buffers in one order, as in [`all_reduce_many`](Self::all_reduce_many).
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).

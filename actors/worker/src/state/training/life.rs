@@ -254,6 +254,7 @@ mod tests {
             reduce_op: None,
             root: None,
             bytes: 80,
+            composition: None,
         };
         let header = FrameHeader { generation: 1, sequence: 46, operation };
         let error = CollectiveError::Mismatch {
