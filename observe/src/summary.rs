@@ -151,12 +151,16 @@ mod tests {
             "summary: 1 min 40 s, 120 steps, 1 worker on 1 host, goodput 75.0 % (driver away 20.0 %, lost 5.0 %), \
              1 reset (1 worker exited), 2 steps lost"
         );
-        let mut unseen = ledger();
-        let kind = EventKind::StateLost { committed: 0, begins_at: 0, steps_lost: 0, unseen: true };
-        let generation = GenerationId(2);
-        unseen.handle_event(Time::ZERO, &DriverEvent { term: Term(2), generation, kind });
-        let said = summarize(Duration::from_secs(100), &status, &unseen);
-        assert!(said.ends_with("at least 2 steps lost"), "{said}");
+        // The workers trained without a driver; or they told their progress for the last time before they were killed.
+        for (committed, unseen) in [(0, true), (2, false)] {
+            let steps_lost = committed;
+            let kind = EventKind::StateLost { committed, begins_at: 0, steps_lost, unseen };
+            let mut ledger = ledger();
+            let generation = GenerationId(2);
+            ledger.handle_event(Time::ZERO, &DriverEvent { term: Term(2), generation, kind });
+            let said = summarize(Duration::from_secs(100), &status, &ledger);
+            assert!(said.ends_with("at least 2 steps lost"), "{said}");
+        }
         let times = [900, 59_900, 3_600_000].map(|ms| in_words(Duration::from_millis(ms)));
         assert_eq!(times, ["0.9 s", "59.9 s", "1 h 0 min"]);
     }

@@ -407,15 +407,12 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         ),
         EventKind::StateLost { committed, begins_at, steps_lost, unseen: true } => format!(
             "STEPS ARE LOST: every worker is gone, step {committed} was the last that a driver knew of, and the workers may have \
-             trained on without one. Training begins again {}, at least {} lost.",
+             trained on without one. Training begins again {}, {}.",
             match begins_at {
                 0 => "from the start".to_owned(),
                 step => format!("at step {step}"),
             },
-            match steps_lost {
-                1 => "1 step is".to_owned(),
-                steps => format!("{steps} steps are"),
-            },
+            lost_at_least(*steps_lost)
         ),
         EventKind::StateLost { committed, begins_at, steps_lost: 0, .. } => format!(
             "no step is lost: every worker that held committed step {committed} is gone, and training begins again at step \
@@ -424,13 +421,15 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         // With --on-total-loss fail, training begins again from a checkpoint only, and never from the start.
         EventKind::StateLost { committed, begins_at: 0, steps_lost, .. } => format!(
             "STEPS ARE LOST: every worker that held committed step {committed} is gone. Training begins again from the start, \
-             {steps_lost} steps are lost. More workers on more hosts would have kept them, and so would checkpoints \
-             (--on-total-loss fail ends the job instead)"
+             {}. More workers on more hosts would have kept them, and so would checkpoints \
+             (--on-total-loss fail ends the job instead)",
+            lost_at_least(*steps_lost)
         ),
         EventKind::StateLost { committed, begins_at, steps_lost, .. } => format!(
             "STEPS ARE LOST: every worker that held committed step {committed} is gone. Training begins again at step \
-             {begins_at}, {steps_lost} steps are lost. More workers on more hosts would have kept them; of checkpoints that \
-             are saved more often (--checkpoint-every), fewer are lost"
+             {begins_at}, {}. More workers on more hosts would have kept them; of checkpoints that \
+             are saved more often (--checkpoint-every), fewer are lost",
+            lost_at_least(*steps_lost)
         ),
         EventKind::CheckpointSaved { step, bytes, ms } => {
             format!(
@@ -521,9 +520,32 @@ fn list(names: &[impl ToString]) -> String {
     }
 }
 
+/// The steps that a total loss has lost. Workers tell their progress several times a second, and not each step: those that are gone may
+/// have made more.
+fn lost_at_least(steps: u64) -> String {
+    match steps {
+        1 => "at least 1 step is lost".to_owned(),
+        steps => format!("at least {steps} steps are lost"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn l_1_steps_that_the_workers_had_not_told_may_be_lost_as_well() {
+        for (begins_at, unseen, said) in [
+            (0, false, "from the start, at least 1 step is lost."),
+            (0, true, "from the start, at least 1 step is lost."),
+            (1, false, "at step 1, at least 1 step is lost."),
+        ] {
+            let lost =
+                EventKind::StateLost { committed: begins_at + 1, begins_at, steps_lost: 1, unseen };
+            let text = describe_event(GenerationId(2), &lost).text;
+            assert!(text.contains(said), "{text}");
+        }
+    }
 
     #[test]
     fn l_1_a_loss_of_no_step_is_no_alarm() {

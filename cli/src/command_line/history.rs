@@ -82,7 +82,10 @@ fn describe(job: &LoggedJob) -> String {
             reset.to.map_or_else(|| reset.from.to_string(), |to| format!("{} > {to}", reset.from)),
             reset.way.name().to_owned(),
             total.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0} ms")),
-            reset.steps_lost.to_string(),
+            match reset.lost_unseen {
+                true => format!("at least {}", reset.steps_lost),
+                false => reset.steps_lost.to_string(),
+            },
             // Before the table is made, so that it knows how wide the cells are.
             with_short_names(&reset.cause.to_string()).into_owned(),
         ]);

@@ -225,10 +225,11 @@ fn sentences_of_reset(account: &ResetAccount) -> Vec<String> {
         (Some(to), Some(ms)) => format!("Generation {to} trained {}.", describe_ms(ms)),
         _ => "No generation has trained since.".to_owned(),
     });
+    let least = if account.lost_unseen { "At least " } else { "" };
     match account.steps_lost {
         0 => {}
-        1 => sentences.push("1 step was lost.".to_owned()),
-        steps => sentences.push(format!("{steps} steps were lost.")),
+        1 => sentences.push(format!("{least}1 step was lost.")),
+        steps => sentences.push(format!("{least}{steps} steps were lost.")),
     }
     sentences.push(describe_cost(&account.cost));
     sentences

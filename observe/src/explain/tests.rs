@@ -83,6 +83,33 @@ fn a_killed_worker_is_named_with_its_signal_its_cost_and_what_kills() {
 }
 
 #[test]
+fn l_1_of_a_total_loss_at_least_so_many_steps_were_lost() {
+    let status = ExitStatus::Signal(9);
+    let cause = ResetCause::WorkerExited { worker: worker("b"), status };
+    let mut record = broken(&cause, ResetWay::Abort);
+    let ms = PhaseMs { detect: 2.0, form: Some(3.0), sync: Some(1.0), total: Some(6.0) };
+    let from = GenerationId(2);
+    for (second, generation, kind) in [
+        (70, 2, EventKind::ResetDecided { cause: cause.clone(), way: ResetWay::Abort }),
+        (
+            70,
+            3,
+            EventKind::StateLost { committed: 62, begins_at: 0, steps_lost: 62, unseen: false },
+        ),
+        (71, 3, EventKind::ResetDone { cause, from, ms, steps_lost: 62, lost_ms: 0 }),
+    ] {
+        let generation = GenerationId(generation);
+        let event = Box::new(DriverEvent { term: Term(1), generation, kind });
+        let entry = LoggedEntry::Event(event);
+        record.handle_line(&LoggedLine { at: Time::from_ms(second * 1_000), entry });
+    }
+    let text = explain(&record, None, ExplainRequest::Last).expect("a reset").to_string();
+    assert!(text.contains("At least 62 steps were lost."), "{text}");
+    let told: Vec<bool> = record.ledger.resets().map(|reset| reset.lost_unseen).collect();
+    assert_eq!(told, [false, true], "those of the reset before are known");
+}
+
+#[test]
 fn each_cause_names_who_is_at_fault_and_a_planned_end_needs_no_advice() {
     let error = "refused".to_owned();
     let peer = Some(worker("b"));

@@ -31,6 +31,9 @@ pub struct ResetAccount {
     pub ms: Option<PhaseMs>,
     /// Lost steps.
     pub steps_lost: u64,
+    /// Whether more steps may be lost than that: those who held the last commit are gone, and may have made steps of which they had
+    /// not told.
+    pub lost_unseen: bool,
     /// Training time since the last commit that an abort undid, in milliseconds.
     pub lost_ms: u64,
     /// Slot-time that it cost, by bucket.
@@ -61,6 +64,7 @@ impl ResetAccounts {
             decided_at: now,
             ms: None,
             steps_lost: 0,
+            lost_unseen: false,
             lost_ms: 0,
             cost: BucketTotals::default(),
         });

@@ -233,8 +233,8 @@ impl GoodputLedger {
                 self.checkpoint_loaded(generation, *step);
             }
             EventKind::StateLost { committed, begins_at, unseen, .. } => {
-                self.lost_unseen |= unseen;
                 self.rolled_back = committed.saturating_sub(*begins_at);
+                self.lost_unseen |= *unseen || self.rolled_back > 0;
             }
             EventKind::HostRefused { .. }
             | EventKind::HostUnreachable(_)
@@ -333,7 +333,8 @@ impl GoodputLedger {
         timeline
     }
 
-    /// Whether more steps may be lost than are counted: the workers trained while no driver lived, and then all of them were gone.
+    /// Whether more steps may be lost than are counted: all workers were gone, and what they had done since they told their progress,
+    /// or while no driver lived, is not known.
     pub const fn has_lost_unseen(&self) -> bool {
         self.lost_unseen
     }
@@ -505,6 +506,7 @@ impl GoodputLedger {
         let way = self.resets.get_mut(from.0).map(|account| {
             (account.to, account.ms) = (Some(to), Some(*ms));
             (account.steps_lost, account.lost_ms) = (steps_lost, lost_ms);
+            account.lost_unseen = committed > 0;
             account.way
         });
         let sync = nanos(ms.sync.unwrap_or_default());
