@@ -134,7 +134,9 @@ fn s_12_a_worker_that_babbles_does_not_fill_the_driver_s_log() {
     sshds.host("a");
     let path = sshds.search_path();
     let flags = ["-H", "a:1", "--launcher", "ssh", "--mode", "restart"];
-    let babble = format!("yes {} | head -c 40000000", "x".repeat(500));
+    // With pauses: an agent whose ssh is slow drops lines by itself, and the launcher would have too few.
+    let megabyte = format!("yes {} | head -c 1000000; sleep 0.1", "x".repeat(500));
+    let babble = format!("for each in $(seq 40); do {megabyte}; done");
     let program = ["/bin/sh", "-c", &babble].map(ToOwned::to_owned);
     let mut job = Job::start_program_in(&[("PATH", &path)], &flags, &program);
     assert_eq!(job.end(), 0);

@@ -221,8 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn g_9_a_driver_that_holds_its_state_directory_and_does_not_end_is_waited_for_no_longer_than_its_time()
-     {
+    fn g_9_a_driver_that_does_not_end_is_waited_for_no_longer_than_its_time() {
         let (folder, _lock) = ending(true);
         let asked_at = Instant::now();
         let over = system::run(access(folder.path()).end_soon(None)).expect("a runtime");
