@@ -118,8 +118,8 @@ impl DriverCore {
             return;
         };
         // An agent that asked to leave ends by itself once its last worker has: its dismissal may not be decided yet.
-        let has_drained = agent.draining.is_some() && self.roster.workers_of(host).is_empty();
-        let leaves = agent.dismissed || has_drained || self.round.phase().is_over();
+        let leaves =
+            agent.dismissed || self.roster.has_drained(host) || self.round.phase().is_over();
         self.roster.set_agent_link(host, PeerLink::after(event));
         match event {
             LinkEvent::Lost { reason, .. } if leaves => {

@@ -349,9 +349,8 @@ impl DriverCore {
             return Ok(());
         }
         for (host, agent) in self.roster.agents() {
-            let has_asked = agent.draining.is_some() && !agent.dismissed;
             let is_lost = agent.link == table::PeerLink::Down;
-            if has_asked && is_lost && self.roster.workers_of(host).is_empty() {
+            if is_lost && !agent.dismissed && self.roster.has_drained(host) {
                 return Err(format!("X-17: the agent of {host} has left and is kept as lost"));
             }
         }

@@ -209,7 +209,7 @@ impl DriverCore {
         };
         let free: Vec<_> = self.roster.seating().draining().iter().filter_map(of_host).collect();
         for (host, to, is_lost) in free {
-            if !self.roster.workers_of(&host).is_empty() {
+            if !self.roster.has_drained(&host) {
                 continue;
             }
             if is_lost {

@@ -85,6 +85,12 @@ impl Roster {
         }
     }
 
+    /// Whether a host's agent wants to leave, and no worker is left on the host.
+    pub(crate) fn has_drained(&self, host: &HostName) -> bool {
+        let wants = self.agents.get(host).is_some_and(|agent| agent.draining.is_some());
+        wants && self.workers_of(host).is_empty()
+    }
+
     /// Notes that an agent is told to leave.
     pub(crate) fn dismiss_agent(&mut self, host: &HostName) {
         if let Some(agent) = self.agents.get_mut(host) {
