@@ -142,32 +142,30 @@ impl SampleLedger {
         let unfinished = || self.entries.iter().filter(|entry| !entry.is_finished());
         let of_course = unfinished().filter(|entry| entry.course == *course).count();
         let is_full = unfinished().count() >= Self::UNFINISHED_MAX;
-        if of_course >= Self::EPOCHS_MAX || is_full {
+        let has_too_many = of_course >= Self::EPOCHS_MAX;
+        if has_too_many || is_full {
             let is_idle =
                 |entry: &PassEntry| !entry.is_finished() && !is_walked(&entry.course, entry.epoch);
-            let is_older = |at: usize| {
-                let mut newer = self.entries[at + 1..].iter().filter(|entry| !entry.is_finished());
-                newer.any(|entry| entry.course == self.entries[at].course)
-            };
+            let of_others = || if has_too_many { None } else { self.replaced_epoch(is_idle) };
             let own = |entry: &PassEntry| is_idle(entry) && entry.course == *course;
-            let mut oldest = self.entries.iter().position(own);
-            if of_course < Self::EPOCHS_MAX {
-                let mut all = 0..self.entries.len();
-                oldest =
-                    oldest.or_else(|| all.find(|at| is_idle(&self.entries[*at]) && is_older(*at)));
+            let (name, length) = (course.name.clone(), course.length);
+            match self.entries.iter().position(own).or_else(of_others) {
+                Some(oldest) => drop(self.entries.remove(oldest)),
+                None if has_too_many => return Err(TooManyPasses::SideBySide { name, length }),
+                None => return Err(TooManyPasses::Unfinished { name, length }),
             }
-            let Some(oldest) = oldest else {
-                let (name, length) = (course.name.clone(), course.length);
-                return Err(if of_course >= Self::EPOCHS_MAX {
-                    TooManyPasses::SideBySide { name, length }
-                } else {
-                    TooManyPasses::Unfinished { name, length }
-                });
-            };
-            self.entries.remove(oldest);
         }
         self.advance(course, epoch, 0);
         Ok(())
+    }
+
+    /// The place of the idle pass that was used least recently of those whose course has a newer unfinished one.
+    fn replaced_epoch(&self, is_idle: impl Fn(&PassEntry) -> bool) -> Option<usize> {
+        let is_replaced = |at: usize| {
+            let mut newer = self.entries[at + 1..].iter().filter(|entry| !entry.is_finished());
+            newer.any(|entry| entry.course == self.entries[at].course)
+        };
+        (0..self.entries.len()).find(|at| is_idle(&self.entries[*at]) && is_replaced(*at))
     }
 
     /// Checks that no pass by this name, through the same data, was made with another batch plan.

@@ -225,13 +225,17 @@ fn h_23_a_pass_that_was_finished_before_a_reset_is_warned_of_only_if_it_is_walke
     let commits = cluster.interrupt(&[0]);
     cluster.begin(&[0], SyncPlan::Skip, commits[0].step.0);
     cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
-    let said = cluster.said(0);
-    let told = said.iter().filter_map(|said| match said {
-        Said::Driver(WorkerToDriver::Warning { text }) => Some(text),
-        _ => None,
-    });
-    let told: Vec<_> = told.collect();
+    let told = warnings(&cluster);
     assert!(matches!(told[..], [text] if text.contains("another epoch number")), "{told:?}");
+}
+
+/// The warnings that worker 0 has told the driver.
+fn warnings(cluster: &Cluster) -> Vec<&str> {
+    let text_of = |said| match said {
+        &Said::Driver(WorkerToDriver::Warning { ref text }) => Some(text.as_str()),
+        _ => None,
+    };
+    cluster.said(0).iter().filter_map(text_of).collect()
 }
 
 #[test]
@@ -247,11 +251,6 @@ fn h_23_the_first_finished_pass_that_a_commit_cannot_hold_is_warned_of() {
     });
     cluster.begin(&[0], FROM_0, 0);
     cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
-    let said = cluster.said(0);
-    let told = said.iter().filter_map(|said| match said {
-        Said::Driver(WorkerToDriver::Warning { text }) => Some(text),
-        _ => None,
-    });
-    let told: Vec<_> = told.collect();
+    let told = warnings(&cluster);
     assert!(matches!(told[..], [text] if text.contains("16384 passes are done")), "{told:?}");
 }
