@@ -290,12 +290,8 @@ impl<I: OperationMemory, O: OperationMemory, C: AsRef<[usize]>> Operation<I, O, 
         let kind = self.kind();
         let ranks = world as usize;
         let signed = |data_type: DataType, bytes: usize| OperationSignature {
-            kind,
             data_type: Some(data_type),
-            reduce_op: None,
-            root: None,
-            bytes: bytes as u64,
-            composition: None,
+            ..OperationSignature::plain(kind, bytes as u64)
         };
         match self {
             Operation::AllReduce { data, data_type, op } => {
@@ -312,12 +308,9 @@ impl<I: OperationMemory, O: OperationMemory, C: AsRef<[usize]>> Operation<I, O, 
                 let bytes: usize = buffers.iter().map(|(data, _)| data.length_bytes()).sum();
                 let parts = buffers.iter().map(|(data, of)| (*of, data.length_bytes()));
                 Ok(OperationSignature {
-                    kind,
-                    data_type: None,
                     reduce_op: Some(*op),
-                    root: None,
-                    bytes: bytes as u64,
                     composition: Composition::of_buffers(parts),
+                    ..OperationSignature::plain(kind, bytes as u64)
                 })
             }
             Operation::Reduce { data, data_type, op, root } => {
@@ -385,14 +378,7 @@ impl<I: OperationMemory, O: OperationMemory, C: AsRef<[usize]>> Operation<I, O, 
                 check::length(kind, "own part of the output", own(received), own(sent))?;
                 Ok(signed(*data_type, 0))
             }
-            Operation::Barrier => Ok(OperationSignature {
-                kind,
-                data_type: None,
-                reduce_op: None,
-                root: None,
-                bytes: 0,
-                composition: None,
-            }),
+            Operation::Barrier => Ok(OperationSignature::plain(kind, 0)),
             Operation::Send { data, data_type, to } => {
                 check::buffer(kind, data, *data_type)?;
                 check::peer(kind, *to, rank, world)?;

@@ -344,7 +344,7 @@ impl Scratch {
     }
 }
 
-/// What ranks compare of a reduction by shard, beside what the operations that carry it out say.
+/// The part of a reduction by shard that ranks compare beside the operations that carry it out.
 #[derive(Clone, Copy)]
 struct Compared {
     composition: Composition,

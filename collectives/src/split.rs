@@ -106,15 +106,7 @@ pub(crate) fn split<B: CpuBackend>(
 /// The signature of the exchange: another than that of the operation that carries it out, so that a rank that does not
 /// split is noticed.
 fn signature(bytes: usize) -> OperationSignature {
-    let kind = OperationKind::Split;
-    OperationSignature {
-        kind,
-        data_type: None,
-        reduce_op: None,
-        root: None,
-        bytes: bytes as u64,
-        composition: None,
-    }
+    OperationSignature::plain(OperationKind::Split, bytes as u64)
 }
 
 fn sub_group(

@@ -91,15 +91,7 @@ mod tests {
     use crate::wire::{ByeCause, OperationKind, OperationSignature};
 
     fn farewell(evidence: bool) -> Farewell {
-        let kind = OperationKind::AllReduce;
-        let operation = OperationSignature {
-            kind,
-            data_type: None,
-            reduce_op: None,
-            root: None,
-            bytes: 4,
-            composition: None,
-        };
+        let operation = OperationSignature::plain(OperationKind::AllReduce, 4);
         let header = FrameHeader { generation: 3, sequence: 9, operation };
         let bye = Bye { generation: 3, sequence: 9, cause: ByeCause::PeerLost(2) };
         Farewell { bye, evidence: evidence.then_some([header; 2]) }

@@ -106,7 +106,7 @@ fn x_15_ranks_whose_shards_differ_in_number_deal_boundaries_or_reduction_are_ref
     });
 }
 
-/// What decides where an element goes is compared, and nothing else.
+/// Ranks compare the things that decide where an element goes, and nothing else.
 #[test]
 fn ranks_may_give_one_buffer_either_way_leave_out_empty_ones_and_mix_types() {
     for path in Path::EVERY {

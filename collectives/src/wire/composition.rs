@@ -1,4 +1,4 @@
-//! [`Composition`]: what an operation's data is made of, where its length alone does not say it. Ranks compare it with the
+//! [`Composition`]: the parts of an operation's data, where its length alone does not say them. Ranks compare it with the
 //! rest of the operation's signature, so that boundaries on which they disagree do not mix their data.
 
 use std::fmt;

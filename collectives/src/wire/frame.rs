@@ -120,6 +120,11 @@ pub struct OperationSignature {
 }
 
 impl OperationSignature {
+    /// The signature of an operation on so many bytes, without a type, a reduction, a root or parts.
+    pub const fn plain(kind: OperationKind, bytes: u64) -> Self {
+        Self { kind, data_type: None, reduce_op: None, root: None, bytes, composition: None }
+    }
+
     /// The name of the call, for people: a reduction by shard is made of other operations.
     pub(crate) fn name(&self) -> &'static str {
         match self.composition {

@@ -248,14 +248,7 @@ mod tests {
 
     #[test]
     fn x_15_ranks_in_different_collectives_blame_nobody() {
-        let operation = OperationSignature {
-            kind: OperationKind::AllReduce,
-            data_type: None,
-            reduce_op: None,
-            root: None,
-            bytes: 80,
-            composition: None,
-        };
+        let operation = OperationSignature::plain(OperationKind::AllReduce, 80);
         let header = FrameHeader { generation: 1, sequence: 46, operation };
         let error = CollectiveError::Mismatch {
             operation: OperationKind::AllReduce,
