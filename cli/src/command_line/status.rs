@@ -19,7 +19,7 @@ use super::printable::printable;
 use super::status_text::describe_status;
 use super::stdout::{print_line, print_text, shows_escapes};
 use super::watch::WatchScreen;
-use crate::process::{JobEntry, StatusClient, TokenSource, boot_time};
+use crate::process::{JobEntry, StatusClient, boot_time};
 
 /// Interval between two requests of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
@@ -44,23 +44,9 @@ pub(crate) struct StatusFlags {
 
 /// Asks the driver for its status and prints it; of a job that is over, prints its last status.
 pub(crate) async fn print_status(flags: &StatusFlags) -> Result<(), CommandFailure> {
-    let driver = match flags.access.source(flags.job.as_deref()) {
-        Ok(JobSource::Over(ended)) => return print_end(&ended, flags),
-        Ok(JobSource::Driver(driver, token)) => Ok((driver, token)),
-        Ok(JobSource::Lost(entry)) => Err(without_driver(&entry)),
-        Err(failure) => Err(failure),
-    };
     let silence = DriverSilence::default();
     let mut watched = WatchedJob { flags, client: None, job: None, silence };
-    let connected = match driver {
-        Ok(driver) => watched.connect(driver).await,
-        Err(failure) => Err(failure),
-    };
-    let seen = match connected {
-        Ok(()) if flags.watch && !flags.json && shows_escapes(true) => show(&mut watched).await,
-        Ok(()) => print(&mut watched).await,
-        Err(failure) => Err(failure),
-    };
+    let seen = watched.print_or_show().await;
     watched.leave().await;
     let ended = match seen {
         // A driver that has ended its job answers nobody for a moment before its machine knows of the end.
@@ -93,10 +79,20 @@ enum WatchedAnswer {
 }
 
 impl WatchedJob<'_> {
-    async fn connect(&mut self, driver: (String, TokenSource)) -> Result<(), CommandFailure> {
-        let (address, token) = driver;
-        self.client = Some(StatusClient::connect(&address, &token).await?);
-        Ok(())
+    /// Finds the job, and prints or shows its statuses. Returns it if it is over without a last status.
+    async fn print_or_show(&mut self) -> Result<Option<Box<EndedJob>>, CommandFailure> {
+        let flags = self.flags;
+        match flags.access.source(flags.job.as_deref())? {
+            JobSource::Over(ended) => return Ok(Some(ended)),
+            JobSource::Lost(entry) => return Err(without_driver(&entry)),
+            JobSource::Driver(driver, token) => {
+                self.client = Some(StatusClient::connect(&driver, &token).await?);
+            }
+        }
+        match flags.watch && !flags.json && shows_escapes(true) {
+            true => show(self).await,
+            false => print(self).await,
+        }
     }
 
     /// Asks for the status.
