@@ -1,5 +1,5 @@
-"""What torch's modules have beside their `state_dict`, and training goes by: their modes, training or evaluation, and the momenta of
-normalisations. A part of a state's content. `ObjectState` calls it."""
+"""The settings of torch's modules that training goes by and no `state_dict` has: their modes, training or evaluation, and the momenta
+of normalisations. A part of a state's content. `ObjectState` calls it."""
 
 from __future__ import annotations
 

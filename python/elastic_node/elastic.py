@@ -455,9 +455,9 @@ class ObjectState(State[Dict[str, Any]]):
 
     A value with `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
     object, also in a list, a tuple or a dictionary. Gradients of a torch module become `None` when the state goes back, is taken over,
-    or goes on in a new generation. Its mode, training or evaluation, and the momenta of its normalisations go back to those of the last commit. An optimiser of
-    torch, and a gradient scaler, are refused: `elastic_node.torch.TorchState` takes them. Any other value is replaced when the state goes back or is taken over, so
-    always reach it through the state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
+    or goes on in a new generation. Its mode, training or evaluation, and the momenta of its normalisations go back to those of the
+    last commit. An optimiser of torch, and a gradient scaler, are refused: `elastic_node.torch.TorchState` takes them. Any other value
+    is replaced when the state goes back or is taken over, so always reach it through the state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
     come back on the devices where the attribute had them if the program chose these, else on the default device.
 
     Attributes that are added later are part of the state, unless their name begins with an underscore. One that is added after the
@@ -584,7 +584,12 @@ class ObjectState(State[Dict[str, Any]]):
 
     def apply(self, content: Dict[str, Any]) -> None:
         # Commits of earlier releases have no modes, or no momenta.
-        modes, momenta = content.get(_MODES, []), content.get(_MOMENTA, [])
+        # A validation that was broken off has left modules in evaluation mode, `update_bn` normalisations without a momentum, and a
+        # newcomer has not frozen what others have.
+        of_modules: List[Tuple[List[Any], Callable[[Any, Any], None]]] = [
+            (content.get(_MODES, []), _modes.give),
+            (content.get(_MOMENTA, []), _modes.give_momenta),
+        ]
         content = {name: value for name, value in content.items() if name not in (_MODES, _MOMENTA)}
         self._take_values(content)
         self._lacking = self._given.difference(content)
@@ -592,14 +597,10 @@ class ObjectState(State[Dict[str, Any]]):
             # It was added after the commit, or by this rank alone.
             delattr(self, name)
         modules = self._modules()
-        # A validation that was broken off has left modules in evaluation mode, and a newcomer has not frozen what others have.
-        for (name, module), (saved_name, saved) in zip(modules, modes):
-            if name == saved_name:
-                _modes.give(module, saved)
-        # `update_bn` that was broken off has left normalisations without one.
-        for (name, module), (saved_name, saved_momenta) in zip(modules, momenta):
-            if name == saved_name:
-                _modes.give_momenta(module, saved_momenta)
+        for saved_parts, give in of_modules:
+            for (name, module), (saved_name, saved) in zip(modules, saved_parts):
+                if name == saved_name:
+                    give(module, saved)
         # A step that was broken off has left gradients. The next backward pass would add to them.
         self._forget_step()
 

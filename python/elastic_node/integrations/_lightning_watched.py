@@ -1,4 +1,4 @@
-"""What watches a value of an epoch's training batches. Lightning keeps its sums of them, each rank its own, in no checkpoint, so a
+"""The callbacks and schedulers that watch a value of an epoch's training batches. Lightning keeps its sums of them, each rank its own, in no checkpoint, so a
 generation that begins in the middle of an epoch has those of the rest. The callback of `lightning` uses it."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _names_of_sums(trainer: Trainer) -> Set[str]:
 
 
 def _watchers(trainer: Trainer) -> Iterator[Tuple[str, str]]:
-    """What looks at a value at the end of this epoch, and the value's name."""
+    """The callbacks and schedulers that look at a value at the end of this epoch, each with the value's name."""
     for callback in trainer.callbacks:
         # A `ModelCheckpoint` that saves within an epoch looks at the value of the last batch.
         is_of_steps = getattr(callback, "_every_n_train_steps", 0) or getattr(callback, "_train_time_interval", None)

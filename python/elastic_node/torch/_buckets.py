@@ -274,25 +274,19 @@ class Reducer:
         # Operations that an aborted step launched do not count for the next step.
         _context.on_generation_end(ended)
 
-        def committed() -> None:
+        def warn(text: str) -> None:
             reducer = reference()
             if reducer is not None:
-                reducer._warn_of_half_a_step(_HALF_COMMITTED)
+                reducer._warn_of_half_a_step(text)
 
-        _context.on_commit(committed)
-
-        def looked() -> None:
-            reducer = reference()
-            if reducer is not None:
-                reducer._warn_of_half_a_step(_HALF_LOOKED)
-
-        _context.on_look(looked)
+        _context.on_commit(lambda: warn(_HALF_COMMITTED))
+        _context.on_look(lambda: warn(_HALF_LOOKED))
 
     def _warn_of_half_a_step(self, text: str) -> None:
         """Warns, once, where gradients that wait for the next step may be lost."""
         if self.passes > 1 and self.is_under_way and not self.has_warned:
             self.has_warned = True
-            warnings.warn(text, RuntimeWarning, stacklevel=5)
+            warnings.warn(text, RuntimeWarning, stacklevel=6)
 
     def _divisions(self, parameters: List[torch.Tensor]) -> List[List[torch.Tensor]]:
         """The parameters of each bucket, for an optimiser that has these: all but those that are frozen and in no bucket yet."""
