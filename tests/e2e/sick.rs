@@ -1,4 +1,4 @@
-//! Faults without a death: a component that hangs, fills up or goes silent takes no other one with it (S-n, see
+//! Faults without a death: a component that hangs, fills up or goes silent takes no other one with it (the rows S-n of
 //! docs/faults.md).
 
 use std::io::ErrorKind::ConnectionReset;
