@@ -5,14 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any, Callable, Dict, FrozenSet, List, Tuple
 
-from . import _agreement, _codec, _context, _holders, _jax_trees, _modes, _native, _overlaps, _torch_tensors
+from . import _agreement, _codec, _context, _holders, _jax_trees, _module_settings, _native, _overlaps, _torch_tensors
 from ._sampler import ElasticSampler, EpochOrder
 from ._state import Copied, State
-
-#: Key of the modes of torch's modules in a content. No attribute of a state has it, or the next one: it would be part of the content.
-_MODES = "_module_modes"
-#: Key of the momenta of their normalisations.
-_MOMENTA = "_module_momenta"
 
 _NEEDS_TORCH_STATE = (
     "{name!r} in the state is or has {what} of torch ({kind}), with which {state} would go on wrong after a loss, by gradients of the "
@@ -38,8 +33,8 @@ class ObjectState(State[Dict[str, Any]]):
 
     A value with `state_dict` and `load_state_dict`, such as an `ElasticSampler` or a torch module, stays the same
     object, also in a list, a tuple or a dictionary. Gradients of a torch module become `None` when the state goes back, is taken over,
-    or goes on in a new generation. Its mode, training or evaluation, and the momenta of its normalisations go back to those of the
-    last commit. An optimiser of torch, and a gradient scaler, are refused: `elastic_node.torch.TorchState` takes them. Any other value
+    or goes on in a new generation. Its mode, training or evaluation, the momenta of its normalisations, and which of its parameters are
+    frozen (`requires_grad`) go back to those of the last commit, or checkpoint. An optimiser of torch, and a gradient scaler, are refused: `elastic_node.torch.TorchState` takes them. Any other value
     is replaced when the state goes back or is taken over, so always reach it through the state. Changes inside of a list or an array are saved as assignments are. Arrays of JAX, also in trees of them,
     come back on the devices where the attribute had them if the program chose these, else on the default device.
 
@@ -77,12 +72,17 @@ class ObjectState(State[Dict[str, Any]]):
     _given: FrozenSet[str] = frozenset()
     #: Those of them that the content which was taken last does not have.
     _lacking: FrozenSet[str] = frozenset()
+    #: Parameters of torch that the content which was taken last has frozen, or not, unlike the module had.
+    _frozen_otherwise: List[str]
+    #: Whether a generation has begun in this process.
+    _has_begun = False
     #: The attributes that are given another value before each commit, and are not written to in between.
     _given_at_commits: Tuple[str, ...] = ()
 
     def __init__(self, bcast_object: object = None, get_rank: object = None, **kwargs: object) -> None:
         # The first two parameters are those of Horovod's class; this one does not use them.
         super().__init__()
+        self._frozen_otherwise = []
         for name, value in kwargs.items():
             if _is_own_method(type(self), name):
                 raise ValueError(f"an attribute of the state cannot be named {name!r}: the state has a method of that name")
@@ -90,11 +90,9 @@ class ObjectState(State[Dict[str, Any]]):
 
     def capture(self) -> Dict[str, Any]:
         content = {name: self._captured(name, self.__dict__[name]) for name in self._public()}
-        found = [(name, _modes.of(module)) for name, module in self._modules()]
+        found = [(name, _module_settings.of(module)) for name, module in self._modules()]
         if found:
-            content[_MODES] = [(name, modes) for name, (modes, _) in found]
-        if any(momenta for _, (_, momenta) in found):
-            content[_MOMENTA] = [(name, momenta) for name, (_, momenta) in found]
+            content.update((key, [(name, settings[key]) for name, settings in found]) for key in _module_settings.KEYS)
         return content
 
     def _captured(self, name: str, value: Any) -> Any:
@@ -166,24 +164,21 @@ class ObjectState(State[Dict[str, Any]]):
         return bool(trees)
 
     def apply(self, content: Dict[str, Any]) -> None:
-        # Commits of earlier releases have no modes, or no momenta.
         # A validation that was broken off has left modules in evaluation mode, `update_bn` normalisations without a momentum, and a
         # newcomer has not frozen what others have.
-        of_modules: List[Tuple[List[Any], Callable[[Any, Any], None]]] = [
-            (content.get(_MODES, []), _modes.give),
-            (content.get(_MOMENTA, []), _modes.give_momenta),
-        ]
-        content = {name: value for name, value in content.items() if name not in (_MODES, _MOMENTA)}
+        settings = {key: content.get(key, []) for key in _module_settings.KEYS}
+        content = {name: value for name, value in content.items() if name not in _module_settings.KEYS}
         self._take_values(content)
         self._lacking = self._given.difference(content)
         for name in set(self._public()).difference(content, self._lacking):
             # It was added after the commit, or by this rank alone.
             delattr(self, name)
         modules = self._modules()
-        for saved_parts, give in of_modules:
+        for key, saved_parts in settings.items():
             for (name, module), (saved_name, saved) in zip(modules, saved_parts):
                 if name == saved_name:
-                    give(module, saved)
+                    changed = _module_settings.give(module, key, saved)
+                    self._frozen_otherwise.extend(f"{name}.{parameter}" for parameter in changed)
         # A step that was broken off has left gradients. The next backward pass would add to them.
         self._forget_step()
 
@@ -201,6 +196,7 @@ class ObjectState(State[Dict[str, Any]]):
 
     def _begin_run(self) -> None:
         self._given, self._lacking = frozenset(self._public()), frozenset()
+        self._frozen_otherwise, self._has_begun = [], False
 
     def _end_run(self) -> None:
         self._given = frozenset()
@@ -208,6 +204,7 @@ class ObjectState(State[Dict[str, Any]]):
     def _complete(self) -> None:
         """Gives the attributes that a loaded checkpoint does not have rank 0's values, and saves them: the program may hold these
         objects, and trains with them."""
+        self._tell_frozen_otherwise()
         # A rank that has kept its live state, in which the program has deleted one, comes to the same as those that took it over.
         lacks = self._lacking.union(self._given.difference(self._public()))
         self._lacking = frozenset()
@@ -234,6 +231,18 @@ class ObjectState(State[Dict[str, Any]]):
             logging.getLogger(__name__).warning(warning, ", ".join(map(repr, sorted(own))))
         if own:
             self.save()
+
+    def _tell_frozen_otherwise(self) -> None:
+        """Warns, as a job begins from a checkpoint, of parameters that the program has frozen, or not, unlike the checkpoint."""
+        has_begun, self._has_begun = self._has_begun, True
+        otherwise, self._frozen_otherwise = self._frozen_otherwise, []
+        # A newcomer to a job that trains takes over what others have done since.
+        if otherwise and not has_begun and _context.world().rank == 0:
+            warning = (
+                "which parameters are frozen (requires_grad) is part of the state that training goes on from, and differs from what the "
+                "program has set for %d of them, such as %s: set it within the training function where the program decides"
+            )
+            logging.getLogger(__name__).warning(warning, len(otherwise), otherwise[0])
 
     def _take_values(self, content: Dict[str, Any]) -> None:
         for name, value in content.items():

@@ -92,6 +92,16 @@ def test_what_a_checkpoint_of_an_earlier_program_does_not_have_begins_as_rank_0_
     assert "has no 'average', 'best', 'sampler', as when an earlier version of the program saved it" in later.output
 
 
+def test_a_job_that_begins_from_a_checkpoint_with_other_frozen_parameters_says_so_once(job, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    flags = ["--checkpoint", str(tmp_path / "checkpoints")]
+    warning = "requires_grad) is part of the state that training goes on from, and differs from what the program has set for 2 of them"
+    for life, told in (("first", 0), ("second", 1)):
+        done = job("unfrozen_layer.py", "optimizer", "99", workers=2, flags=flags, state_folder=life)
+        assert done.code == 0, done.output
+        assert done.output.count(warning) == told, done.output
+
+
 def test_states_that_differ_between_ranks_are_saved_as_rank_0_has_them(job, tmp_path: Path) -> None:
     flags = ["--checkpoint", str(tmp_path / "checkpoints"), "--checkpoint-every", "10"]
     first = job("batch_norm.py", "25", flags=flags, state_folder="first")

@@ -73,6 +73,15 @@ def test_a_replaced_parameter_has_no_part_in_the_gradients_of_the_next_generatio
     assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
 
 
+@pytest.mark.parametrize("how, killed_at", [("optimizer", 4), ("optimizer", 7), ("ddp", 7)])
+def test_a_layer_that_was_unfrozen_is_so_on_the_successor_of_a_rank_and_frozen_after_a_rollback(job, how, killed_at):
+    done = job("unfrozen_layer.py", how, str(killed_at), workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 2 and all(of["weights"] == of["expected"] for of in ends), done.output
+    assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
+
+
 def test_a_parameter_that_is_part_of_the_state_by_itself_is_trained_and_none_is_within_another_object(job):
     import torch
 

@@ -158,6 +158,32 @@ def test_normalisations_go_on_with_the_momentum_of_the_last_commit():
     assert model[1].momentum == 0.2, "a content of an earlier release has none, and leaves it as it is"
 
 
+def test_frozen_parameters_are_those_of_the_last_commit():
+    def fresh():
+        model, optimizer = model_and_optimizer()
+        model[0].requires_grad_(False)
+        counts = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False)])
+        return en.elastic.TorchState(model, optimizer, counts=counts)
+
+    def frozen(state):
+        return [name for name, parameter in state.model.named_parameters() if not parameter.requires_grad]
+
+    state, newcomer = fresh(), fresh()
+    at_first = frozen(state)
+    assert at_first and all(name.startswith("0.") for name in at_first)
+    state.commit()
+    state.model[0].requires_grad_(True)
+    header, buffers = state._capture()
+    newcomer._apply(header, [bytearray(buffer) for buffer in buffers])
+    assert frozen(newcomer) == []
+    state.restore()
+    assert frozen(state) == at_first, "the step that unfroze them was undone"
+    content = newcomer.capture()
+    del content["_module_frozen"]
+    state.apply(content)
+    assert frozen(state) == at_first, "a content of an earlier release leaves them as they are"
+
+
 def test_a_tensor_of_which_each_rank_has_a_shard_is_refused(tmp_path):
     dist = torch.distributed
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)

@@ -31,8 +31,8 @@ class TorchState(ObjectState):
     newcomer has no gradients. A program that adds up the gradients of several backward passes commits, and calls
     `check_host_updates`, behind its steps: between them, the gradients since the last step are dropped when the world changes.
 
-    The mode of a module, training or evaluation, and the momentum of a batch normalisation are part of the state, for each module in
-    it. An optimiser's state keeps the types of its tensors, where torch casts them to those of the parameters. Its groups, and the
+    The mode of a module, training or evaluation, the momentum of a batch normalisation, and which parameters are frozen
+    (`requires_grad`) are part of the state, for each module in it. An optimiser's state keeps the types of its tensors, where torch casts them to those of the parameters. Its groups, and the
     lists and dictionaries of a scheduler, stay the objects that they are.
 
     An optimiser within another one, as of SAM, is saved with it. A wrapper with a `state_dict` of its own that leaves a part out is
