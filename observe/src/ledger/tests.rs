@@ -1,7 +1,7 @@
 //! Tests of the ledger: a story with exact figures, and the sum under any events.
 
-use elastic_driver::ListedHost;
-use elastic_protocol::messages::HangSureness;
+use elastic_driver::{EventKind, ListedHost, ResetWay};
+use elastic_protocol::messages::{HangGrounds, HangSureness, JobPhase, PhaseMs};
 use elastic_protocol::{ExitStatus, Incarnation, ResetCause, Term};
 use proptest::prelude::*;
 
