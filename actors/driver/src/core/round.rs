@@ -1,9 +1,10 @@
 //! [`Round`]: the generation formed last, the phase that it is in, and the resets between generations. A part of the
 //! core; handlers change it through its methods, which keep its invariants.
 
+mod resets;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use elastic_protocol::messages::{StatusReport, UndoneTraining};
 use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{
     ExitStatus, GenerationId, JobResult, ResetCause, Stamp, Time, WorkerFailure, WorkerId,
@@ -48,7 +49,7 @@ pub(crate) struct Round {
     /// Time since which the journal can be written again, after it could not be.
     #[serde(default)]
     writable_since: Time,
-    /// The last resets that are over, the oldest first; at most [`StatusReport::RESETS_RECENT_MAX`].
+    /// The last resets that are over, the oldest first; at most [`StatusReport::RESETS_RECENT_MAX`](elastic_protocol::messages::StatusReport::RESETS_RECENT_MAX).
     #[serde(default)]
     past_resets: VecDeque<ResetRecord>,
     /// The reset that is over and not reported, and the end of the wait for its cause's exit status.
@@ -140,23 +141,6 @@ impl Round {
     /// Number of resets caused by failures, in the restart mode.
     pub(crate) const fn restarts(&self) -> u64 {
         self.restarts
-    }
-
-    /// The reset under way.
-    pub(crate) const fn reset(&self) -> Option<&ResetRecord> {
-        self.reset.as_ref()
-    }
-
-    /// The last reset that is over.
-    pub(crate) fn last_reset(&self) -> Option<&ResetRecord> {
-        self.past_resets.back()
-    }
-
-    /// The last resets, the oldest first, with the one under way.
-    pub(crate) fn recent_resets(&self) -> impl Iterator<Item = &ResetRecord> {
-        let room = StatusReport::RESETS_RECENT_MAX - usize::from(self.reset.is_some());
-        let skipped = self.past_resets.len().saturating_sub(room);
-        self.past_resets.iter().skip(skipped).chain(self.reset.as_ref())
     }
 
     /// Time at which the interrupt under way was announced.
@@ -347,59 +331,6 @@ impl Round {
         self.restarts += 1;
     }
 
-    /// Notes training that the reset under way has undone: the most of any rank.
-    pub(crate) fn note_undone(&mut self, undone: UndoneTraining) {
-        if let Some(reset) = &mut self.reset {
-            reset.undone = reset.undone.most(undone);
-        }
-    }
-
-    /// Notes lost steps of the reset under way: the most of any rank.
-    pub(crate) fn note_lost_steps(&mut self, steps: u64) {
-        self.note_undone(UndoneTraining { steps, ms: 0 });
-    }
-
-    /// Takes back lost steps of the reset under way. Returns the number of those that it has not.
-    pub(crate) fn take_back_lost_steps(&mut self, steps: u64) -> u64 {
-        let Some(reset) = &mut self.reset else { return steps };
-        let taken = steps.min(reset.undone.steps);
-        reset.undone.steps -= taken;
-        steps - taken
-    }
-
-    /// Replaces a provisional cause of the reset that ended this generation. The next one may have been formed
-    /// meanwhile.
-    pub(crate) fn correct_cause(&mut self, ended: Stamp, cause: ResetCause) {
-        let cause = self.explained(cause);
-        let reset = self.reset.as_mut();
-        if let Some(reset) = reset.filter(|reset| reset.from == ended.generation) {
-            reset.cause = cause;
-        }
-    }
-
-    /// Puts the exit status of a worker in the place of its death, as the cause of the reset that it began. That reset
-    /// may be over, since the others did not wait for the status, or not have begun. Returns whether a held report has
-    /// its cause now.
-    pub(crate) fn explain_death(&mut self, worker: &WorkerId, status: ExitStatus) -> bool {
-        let death = ResetCause::WorkerDied { worker: worker.clone() };
-        let cause = ResetCause::WorkerExited { worker: worker.clone(), status };
-        let last = self.past_resets.back_mut().filter(|_| !is_planted(Bug::DeathStaysUnexplained));
-        for reset in self.reset.as_mut().into_iter().chain(last) {
-            if reset.cause == death {
-                reset.cause = cause.clone();
-            }
-        }
-        let held = self.held_report.as_mut().filter(|(reset, _)| reset.cause == death);
-        held.map(|(reset, _)| reset.cause = cause).is_some()
-    }
-
-    /// Notes the exit status of a worker. Its death may have been known before, and the verdict upon that may come after.
-    pub(crate) fn note_exit(&mut self, worker: &WorkerId, status: ExitStatus) {
-        if !is_planted(Bug::ExitBeforeVerdictForgotten) {
-            self.exits.insert(worker.clone(), status);
-        }
-    }
-
     /// Notes a failure of a member of the generation formed last, unless another one came before it.
     pub(crate) fn note_member_failure(&mut self, failure: WorkerFailure) {
         let is_of_generation = self.rank_of(&failure.worker).is_some();
@@ -425,48 +356,6 @@ impl Round {
     /// First failure of a member of the generation formed last.
     pub(crate) const fn member_failure(&self) -> Option<&WorkerFailure> {
         self.member_failure.as_ref()
-    }
-
-    /// The cause of a verdict, with the exit status if a death is the cause and its status is known by now.
-    pub(crate) fn explained(&self, cause: ResetCause) -> ResetCause {
-        let ResetCause::WorkerDied { worker } = &cause else { return cause };
-        match self.exits.get(worker) {
-            Some(status) => ResetCause::WorkerExited { worker: worker.clone(), status: *status },
-            None => cause,
-        }
-    }
-
-    /// Keeps a reset that is over until it is reported.
-    pub(crate) fn hold_report(&mut self, reset: ResetRecord, until: Time) {
-        self.held_report = Some((reset, until));
-    }
-
-    /// Takes the reset whose report is held.
-    pub(crate) fn take_held_report(&mut self) -> Option<ResetRecord> {
-        self.held_report.take().map(|(reset, _)| reset)
-    }
-
-    /// End of the wait of the report that is held.
-    pub(crate) fn held_report_until(&self) -> Option<Time> {
-        self.held_report.as_ref().map(|(_, until)| *until)
-    }
-
-    /// Notes that all members of the next generation are READY.
-    pub(crate) const fn note_ready(&mut self, now: Time) {
-        if let Some(reset) = &mut self.reset {
-            reset.ready_at = Some(now);
-        }
-    }
-
-    /// Ends the reset under way, since the next generation trains.
-    pub(crate) fn end_reset(&mut self, now: Time) -> Option<ResetRecord> {
-        let mut reset = self.reset.take()?;
-        reset.synced_at = Some(now);
-        if self.past_resets.len() == StatusReport::RESETS_RECENT_MAX {
-            self.past_resets.pop_front();
-        }
-        self.past_resets.push_back(reset.clone());
-        Some(reset)
     }
 
     /// The result of the job that is ending, to be corrected; none before and after.
@@ -540,55 +429,6 @@ impl Round {
     pub(crate) fn gather_changed(&mut self, now: Time) {
         if let RoundPhase::Gather(gather) = &mut self.phase {
             gather.changed_at = now;
-        }
-    }
-
-    pub(crate) fn start_reset_record(&mut self, now: Time, cause: ResetCause, evidence: Time) {
-        let from = self.generation;
-        let detect_ms = now.ms_since(evidence);
-        // A generation that breaks before it trained belongs to the reset under way.
-        let trained = matches!(self.phase, RoundPhase::Stopping { .. });
-        let (decided_at, counts_from, detect_ms, undone) = match &self.reset {
-            Some(reset) => {
-                let counts_from = if trained { now } else { reset.counts_from };
-                (reset.decided_at, counts_from, reset.detect_ms, reset.undone)
-            }
-            None => (now, now, detect_ms, UndoneTraining::default()),
-        };
-        self.reset = Some(ResetRecord {
-            cause,
-            from,
-            to: from,
-            decided_at,
-            counts_from,
-            detect_ms,
-            ready_at: None,
-            synced_at: None,
-            undone,
-        });
-    }
-
-    /// Checks that a reset is under way in no phase that trains, and from the decision to stop at a boundary on; and that
-    /// its members are READY while they sync, and not before.
-    fn check_reset(&self) -> Result<(), String> {
-        let is_under_way = self.reset.is_some();
-        let is_wrong = match self.phase {
-            RoundPhase::Run | RoundPhase::Pausing { .. } => is_under_way,
-            RoundPhase::Stopping { .. } => !is_under_way,
-            _ => false,
-        };
-        if is_wrong {
-            let phase = self.phase.name();
-            return Err(format!("whether a reset is under way in phase {phase}: {is_under_way}"));
-        }
-        let is_ready = self.reset.as_ref().map(|reset| reset.ready_at.is_some());
-        let syncs = matches!(self.phase, RoundPhase::Sync { .. });
-        match is_ready {
-            Some(is_ready) if is_ready != syncs && !self.phase.is_over() => {
-                let phase = self.phase.name();
-                Err(format!("whether all were READY in phase {phase}: {is_ready}"))
-            }
-            _ => Ok(()),
         }
     }
 
