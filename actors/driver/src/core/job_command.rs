@@ -9,7 +9,7 @@ use elastic_protocol::messages::JobCommand;
 
 use super::DriverCore;
 use super::config::DriverConfig;
-use super::gather::list;
+use super::gather::missing::list;
 
 /// Name of the program among the settings; all others are flags.
 const PROGRAM: &str = "program";

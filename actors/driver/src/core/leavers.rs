@@ -12,7 +12,7 @@ use elastic_protocol::{Step, Time, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::DriverCore;
-use super::gather::list;
+use super::gather::missing::list;
 use super::phase::RoundPhase;
 use super::timers::Timer;
 

@@ -10,7 +10,7 @@ use elastic_protocol::messages::{
 use elastic_protocol::{HostName, NodeId, Time, WorkerId};
 
 use super::DriverCore;
-use super::gather::needed_text;
+use super::gather::missing::needed_text;
 use super::phase::{Gather, ResetRecord, RoundPhase};
 use super::table::{PeerLink, SlotId, Stance, WorkerRecord};
 
