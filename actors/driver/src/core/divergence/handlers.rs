@@ -149,8 +149,8 @@ impl DriverCore {
         let reason = format!(
             "the ranks' places in the data differ at commit {step}: they go through the {pass} by {said}"
         );
-        let hint = "all ranks give a sampler the same batch size, seed and epoch number, and commit at the same steps; ranks that go \
-                    through data of their own name their passes apart by `named`";
+        let hint = "all ranks give a sampler a data set of the same length, the same batch size, seed and epoch number, and commit at the \
+                    same steps; ranks that go through data of their own name their passes apart by `named`";
         self.fail(now, &reason, Some(hint));
     }
 

@@ -431,7 +431,7 @@ fn drawing(job: &mut ReplicatedJob, way: impl Fn(u32) -> Option<&'static str>) {
         let told =
             |way| TensorDigest { step: through, tensor: pass, digest: id(way), changed: true };
         let named = |way: &'static str| {
-            [(pass, "pass \"\" through 480 samples"), (id(way), way)]
+            [(pass, "pass \"\""), (id(way), way)]
                 .map(|(id, words)| TensorName { id, tensor: words.to_owned() })
         };
         let digests = way.map(told).into_iter().collect();
@@ -453,8 +453,8 @@ fn h_23_a_job_whose_ranks_go_through_a_pass_apart_fails_with_the_values_of_each(
     let result = job.cluster.result.as_ref().expect("it failed");
     assert_eq!(
         result.reason,
-        "the ranks' places in the data differ at commit 3: they go through the pass \"\" through 480 samples by batches of 16, \
-         seed 5 on rank 0; batches of 4, seed 5 on ranks 1, 2"
+        "the ranks' places in the data differ at commit 3: they go through the pass \"\" by batches of 16, seed 5 \
+         on rank 0; batches of 4, seed 5 on ranks 1, 2"
     );
     assert!(result.hint.as_ref().is_some_and(|hint| hint.contains("`named`")), "{result:?}");
 }

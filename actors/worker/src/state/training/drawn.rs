@@ -10,8 +10,9 @@ use super::control::TrainingControl;
 use crate::state::core::prefix;
 use crate::state::sampler::DataPass;
 
-/// Most passes of a commit that are compared: the first ones. They share the room of a message with the arrays.
-const COMPARED_MAX: usize = 4;
+/// Most ways through passes in a commit that is compared. They share the room of a message with the arrays. Of more, one that is
+/// common to all ranks could be left out, so none is compared.
+const COMPARED_MAX: usize = 8;
 
 /// A way in which a pass was gone through, which must be the same on all ranks.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -23,11 +24,11 @@ pub(super) struct DrawnPass {
 }
 
 impl DrawnPass {
-    /// The pass in words: the same on ranks that go through the same data.
+    /// The pass in words: the same on ranks that are to go through the same data.
     fn name(&self) -> String {
-        let DataPass { name, length, plan, .. } = &self.course;
+        let DataPass { name, plan, .. } = &self.course;
         let kind = if plan.is_some() { "pass by shards" } else { "pass" };
-        format!("{kind} {name:?} through {length} samples")
+        format!("{kind} {name:?}")
     }
 
     /// The way through it in words: all that decides which samples a rank is given.
@@ -40,7 +41,7 @@ impl DrawnPass {
             (None, None) => String::new(),
         };
         let order = self.course.seed.map_or("in order".to_owned(), |seed| format!("seed {seed}"));
-        format!("{batches}, {order}, epoch {}", self.epoch)
+        format!("{batches} of {} samples, {order}, epoch {}", self.course.length, self.epoch)
     }
 
     /// Adds it to the digests of a commit.
@@ -58,7 +59,10 @@ impl DrawnPass {
 
 /// The passes that were drawn from since the last commit.
 #[derive(Debug, Default)]
-pub(super) struct DrawnPasses(Vec<DrawnPass>);
+pub(super) struct DrawnPasses {
+    /// Each way once; at most one more than [`COMPARED_MAX`].
+    ways: Vec<DrawnPass>,
+}
 
 impl DrawnPasses {
     /// A batch was drawn.
@@ -66,14 +70,15 @@ impl DrawnPasses {
         let is_known = |it: &DrawnPass| {
             (it.epoch, it.batch_size) == (epoch, batch_size) && it.course == *course
         };
-        if self.0.len() < COMPARED_MAX && !self.0.iter().any(is_known) {
-            self.0.push(DrawnPass { course: course.clone(), epoch, batch_size });
+        if self.ways.len() <= COMPARED_MAX && !self.ways.iter().any(is_known) {
+            self.ways.push(DrawnPass { course: course.clone(), epoch, batch_size });
         }
     }
 
-    /// Takes them for a commit.
+    /// Takes them for a commit: all, or none if there are too many.
     pub(super) fn take(&mut self) -> Vec<DrawnPass> {
-        std::mem::take(&mut self.0)
+        let ways = std::mem::take(&mut self.ways);
+        if ways.len() > COMPARED_MAX { Vec::new() } else { ways }
     }
 }
 
@@ -93,10 +98,13 @@ mod tests {
     use crate::state::sampler::LedgerPlan;
 
     fn digests(draws: &[(&str, Option<u64>, u64, u64)]) -> StateDigests {
+        digests_of_length(480, draws)
+    }
+
+    fn digests_of_length(length: u64, draws: &[(&str, Option<u64>, u64, u64)]) -> StateDigests {
         let mut drawn = DrawnPasses::default();
         for (name, seed, epoch, batch_size) in draws {
-            let course =
-                DataPass { name: (*name).to_owned(), length: 480, seed: *seed, plan: None };
+            let course = DataPass { name: (*name).to_owned(), length, seed: *seed, plan: None };
             drawn.draw(&course, *epoch, Some(*batch_size));
         }
         let mut digests = StateDigests::after(4);
@@ -106,12 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn h_23_ranks_that_give_another_batch_size_seed_or_epoch_tell_other_digests_of_one_pass() {
+    fn h_23_ranks_that_give_another_batch_size_seed_epoch_or_length_tell_other_digests_of_one_pass() {
         let one = digests(&[("", Some(5), 0, 8), ("", Some(5), 0, 8)]);
         let [told] = one.digests[..] else { panic!("one pass: {one:?}") };
         assert!(TensorDigest::is_pass_id(told.tensor) && told.step == 5);
         let words: Vec<&str> = one.names.iter().map(|name| name.tensor.as_str()).collect();
-        assert_eq!(words, ["pass \"\" through 480 samples", "batches of 8, seed 5, epoch 0"]);
+        assert_eq!(words, ["pass \"\"", "batches of 8 of 480 samples, seed 5, epoch 0"]);
         for other in
             [("", Some(5), 0, 4), ("", Some(6), 0, 8), ("", Some(5), 7, 8), ("", None, 0, 8)]
         {
@@ -119,14 +127,18 @@ mod tests {
             assert_eq!(other.tensor, told.tensor);
             assert_ne!(other.digest, told.digest);
         }
+        let longer = digests_of_length(481, &[("", Some(5), 0, 8)]).digests[0];
+        assert_eq!(longer.tensor, told.tensor, "a data set of another length");
+        assert_ne!(longer.digest, told.digest);
         let named = digests(&[("validation", Some(5), 0, 8)]).digests[0];
         assert_ne!(named.tensor, told.tensor, "another pass");
     }
 
     #[test]
-    fn the_first_passes_of_a_commit_are_compared() {
-        let all: Vec<_> = (0..9).map(|epoch| ("", None, epoch, 8)).collect();
-        assert_eq!(digests(&all).digests.len(), COMPARED_MAX);
+    fn the_passes_of_a_commit_are_compared_unless_they_are_too_many() {
+        let all: Vec<_> = (0..=COMPARED_MAX as u64).map(|epoch| ("", None, epoch, 8)).collect();
+        assert_eq!(digests(&all[1..]).digests.len(), COMPARED_MAX);
+        assert!(digests(&all).digests.is_empty());
     }
 
     #[test]
@@ -134,7 +146,7 @@ mod tests {
         let plan = Some(LedgerPlan { shards: 8, global_batch: 64 });
         let course = DataPass { name: "a".to_owned(), length: 9, seed: None, plan };
         let pass = DrawnPass { course, epoch: 2, batch_size: None };
-        assert_eq!(pass.name(), "pass by shards \"a\" through 9 samples");
-        assert_eq!(pass.way(), "8 shards of a global batch of 64, in order, epoch 2");
+        assert_eq!(pass.name(), "pass by shards \"a\"");
+        assert_eq!(pass.way(), "8 shards of a global batch of 64 of 9 samples, in order, epoch 2");
     }
 }

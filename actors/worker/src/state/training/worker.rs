@@ -177,8 +177,9 @@ impl Worker {
     /// Gives this rank's share of a data set, batch by batch. Each sample goes to one rank once an epoch, over
     /// any changes of the world. The progress is part of the commit.
     ///
-    /// `batch_size` is per worker. All ranks give the same batch size, epoch number and seed: the driver compares them at each
-    /// commit, and ends the job where they differ. Ranks that go through data of their own name their passes apart.
+    /// `batch_size` is per worker. All ranks give a data set of the same length, and the same batch size, epoch number and seed: the
+    /// driver compares them at each commit, and ends the job where they differ. Ranks that go through data of their own name their
+    /// passes apart.
     ///
     /// Each rank is given its share, whoever else walks through the pass: one that only rank 0 goes through gives it a part of the
     /// samples, and nobody the rest. So validate on all ranks, and add up by `all_reduce`; or, to validate on one rank, go through the data
