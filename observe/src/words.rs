@@ -48,6 +48,7 @@ fn level_of(event: &EventKind) -> EventLevel {
         | EventKind::Abandoned { .. }
         | EventKind::Warning { .. }
         | EventKind::WorkerStalled { .. }
+        | EventKind::WorkerFailed { .. }
         | EventKind::WorkerNotStarted { .. }
         | EventKind::StragglerFound { .. }
         | EventKind::SlowLinkFound { .. }
@@ -162,6 +163,9 @@ fn text_of(generation: GenerationId, event: &EventKind) -> String {
         EventKind::WorkerExited { worker, status, killed_after_grace, .. } => {
             let note = if *killed_after_grace { ", after SIGTERM was ignored" } else { "" };
             format!("{worker} ended: {status}{note}")
+        }
+        EventKind::WorkerFailed { worker, error } => {
+            format!("{worker} failed as its generation ended: {error}")
         }
         EventKind::WorkerNotStarted { worker, reason } => {
             format!("{worker} could not start: {reason}")

@@ -221,6 +221,9 @@ fn sentences_of_reset(account: &ResetAccount) -> Vec<String> {
     if let Some(detail) = &account.out_of_memory {
         sentences.push(format!("The worker was {detail}."));
     }
+    sentences.extend(account.further_failures.iter().map(|(worker, error)| {
+        format!("The training function of {worker} failed as the generation ended: {error}.")
+    }));
     sentences.push(match (account.to, &account.ms) {
         (Some(to), Some(ms)) => format!("Generation {to} trained {}.", describe_ms(ms)),
         _ => "No generation has trained since.".to_owned(),

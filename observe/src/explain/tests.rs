@@ -83,6 +83,24 @@ fn a_killed_worker_is_named_with_its_signal_its_cost_and_what_kills() {
 }
 
 #[test]
+fn g_10_members_that_failed_by_the_end_of_their_generation_are_named_with_their_errors_and_the_way_out()
+ {
+    let cause = ResetCause::WorkerExited { worker: worker("b"), status: ExitStatus::Signal(9) };
+    let mut record = broken(&cause, ResetWay::Abort);
+    let failed = |error: &str| {
+        let kind = EventKind::WorkerFailed { worker: worker("a"), error: error.to_owned() };
+        let event = Box::new(DriverEvent { term: Term(1), generation: GenerationId(1), kind });
+        LoggedLine { at: Time::from_ms(64_000), entry: LoggedEntry::Event(event) }
+    };
+    (0..9).for_each(|_| record.handle_line(&failed("panicked: rank 1 is gone")));
+    let text = explain(&record, None, ExplainRequest::Last).expect("a reset").to_string();
+    let told =
+        "The training function of a[0]#3 failed as the generation ended: panicked: rank 1 is gone.";
+    assert_eq!(text.matches(told).count(), 4, "{text}");
+    assert!(text.contains("passes on the error of a collective: with `?` in Rust"), "{text}");
+}
+
+#[test]
 fn l_1_of_a_total_loss_at_least_so_many_steps_were_lost() {
     let status = ExitStatus::Signal(9);
     let cause = ResetCause::WorkerExited { worker: worker("b"), status };

@@ -36,8 +36,21 @@ pub struct ResetAccount {
     pub lost_unseen: bool,
     /// Training time since the last commit that an abort undid, in milliseconds.
     pub lost_ms: u64,
+    /// Members that failed as the generation ended, each with its error; at most [`Self::FURTHER_FAILURES_MAX`].
+    pub further_failures: Vec<(WorkerId, String)>,
     /// Slot-time that it cost, by bucket.
     pub cost: BucketTotals,
+}
+
+impl ResetAccount {
+    /// Most members of a reset that are kept as failed: a driver tells no more.
+    pub const FURTHER_FAILURES_MAX: usize = 4;
+
+    pub(super) fn note_further_failure(&mut self, worker: &WorkerId, error: &str) {
+        if self.further_failures.len() < Self::FURTHER_FAILURES_MAX {
+            self.further_failures.push((worker.clone(), error.to_owned()));
+        }
+    }
 }
 
 /// All resets that are kept, by the generation that ended.
@@ -65,6 +78,7 @@ impl ResetAccounts {
             ms: None,
             steps_lost: 0,
             lost_unseen: false,
+            further_failures: Vec::new(),
             lost_ms: 0,
             cost: BucketTotals::default(),
         });

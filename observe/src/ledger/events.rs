@@ -65,6 +65,11 @@ impl GoodputLedger {
                 }
                 self.count_slot(worker);
             }
+            EventKind::WorkerFailed { worker, error } => {
+                if let Some(account) = self.resets.get_mut(generation.0) {
+                    account.note_further_failure(worker, error);
+                }
+            }
             EventKind::WorkerNotStarted { worker, .. } => {
                 if let Some(slot) = self.facts.slot_with(worker) {
                     (slot.worker, slot.last_end) = (None, LastEnd::Failed);

@@ -407,6 +407,9 @@ pub(crate) fn event(kind: &EventKind) -> Option<String> {
             let killed = if *killed_after_grace { ", killed after its grace" } else { "" };
             format!("{worker} ended: {status}, {expected}{killed}")
         }
+        EventKind::WorkerFailed { worker, error } => {
+            format!("{worker} failed as its generation ended: {error}")
+        }
         EventKind::WorkerNotStarted { worker, reason } => {
             format!("{worker} could not start: {reason}")
         }

@@ -116,6 +116,14 @@ pub enum EventKind {
         /// Whether SIGKILL was needed after the grace period.
         killed_after_grace: bool,
     },
+    /// A member's training function failed after the end of its generation was decided for another cause.
+    WorkerFailed {
+        /// The worker.
+        #[serde(with = "event_form::text")]
+        worker: WorkerId,
+        /// Its error.
+        error: String,
+    },
     /// A worker's process could not be started.
     WorkerNotStarted {
         /// The worker.

@@ -93,12 +93,22 @@ impl DriverCore {
             return;
         }
         self.note_failure(worker, None, message);
+        self.tell_further_failure(worker, message);
         self.note_committed_step();
         self.round.lose(worker);
         self.roster.set_stance(now, worker, Stance::Leaving);
         self.not_awaited_in_gather(now, worker);
         self.await_departure(now, worker);
         self.count_failure(now, worker, message);
+    }
+
+    /// Tells of a member that failed after its generation was broken for another cause, mostly by the error of a collective that its
+    /// program did not pass on. The reset names that cause alone.
+    fn tell_further_failure(&mut self, worker: &WorkerId, message: &str) {
+        let error = shorten(message);
+        if self.round.note_further_failure(&error) {
+            self.event(EventKind::WorkerFailed { worker: worker.clone(), error });
+        }
     }
 
     /// Handles the death of a worker, as its agent saw it before the process has ended. The loss counts at once. The

@@ -60,6 +60,9 @@ pub(crate) struct Round {
     /// First failure of a member of the generation formed last.
     #[serde(default)]
     member_failure: Option<WorkerFailure>,
+    /// Number of members of the generation formed last that failed after it was broken, and that are told.
+    #[serde(default)]
+    further_failures: u32,
     /// A member of the generation formed last that is to be evicted once the journal has stored all records, and why.
     #[serde(default)]
     refused: Option<(WorkerId, ResetCause)>,
@@ -95,6 +98,7 @@ impl Round {
             held_report: None,
             exits: BTreeMap::new(),
             member_failure: None,
+            further_failures: 0,
             refused: None,
         }
     }
@@ -248,6 +252,7 @@ impl Round {
         self.exits.retain(|worker, _| is_of_before(worker));
         self.current = Some(generation);
         (self.member_failure, self.refused) = (None, None);
+        self.further_failures = 0;
     }
 
     /// Goes on with a generation of a former driver.

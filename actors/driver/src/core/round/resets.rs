@@ -7,6 +7,9 @@ use elastic_protocol::{ExitStatus, ResetCause, Stamp, Time, WorkerId};
 use super::Round;
 use crate::core::phase::{ResetRecord, RoundPhase};
 
+/// Most members of a generation that are told to have failed after it was broken.
+const FURTHER_FAILURES_TOLD_MAX: u32 = 4;
+
 impl Round {
     /// The reset under way.
     pub(crate) const fn reset(&self) -> Option<&ResetRecord> {
@@ -143,6 +146,18 @@ impl Round {
             synced_at: None,
             undone,
         });
+    }
+
+    /// Notes that a member failed after its generation was broken. Whether it is to be told: the first few of a generation are, with
+    /// other errors than the reset's cause.
+    pub(crate) fn note_further_failure(&mut self, error: &str) -> bool {
+        let RoundPhase::Gather(_) = &self.phase else { return false };
+        let Some(reset) = &self.reset else { return false };
+        let is_cause =
+            matches!(&reset.cause, ResetCause::WorkerFailed { error: known, .. } if known == error);
+        let is_told = !is_cause && self.further_failures < FURTHER_FAILURES_TOLD_MAX;
+        self.further_failures += u32::from(is_told);
+        is_told
     }
 
     /// Checks that a reset is under way in no phase that trains, and from the decision to stop at a boundary on; and that

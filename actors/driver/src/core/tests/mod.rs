@@ -17,6 +17,7 @@ mod held_orders;
 mod inactivity;
 mod invariants;
 mod last_words;
+mod late_failures;
 mod links;
 mod membership;
 mod own_pause;

@@ -114,7 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn h_23_ranks_that_give_another_batch_size_seed_epoch_or_length_tell_other_digests_of_one_pass() {
+    fn h_23_ranks_that_give_another_batch_size_seed_epoch_or_length_tell_other_digests_of_one_pass()
+    {
         let one = digests(&[("", Some(5), 0, 8), ("", Some(5), 0, 8)]);
         let [told] = one.digests[..] else { panic!("one pass: {one:?}") };
         assert!(TensorDigest::is_pass_id(told.tensor) && told.step == 5);

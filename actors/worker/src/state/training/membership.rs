@@ -522,8 +522,8 @@ impl Driven {
         TrainingEnd::Failed(error)
     }
 
-    /// Reports a panic of the training function as its failure, before the process dies of it (G-10, G-12).
-    /// Tells of a panic of the program, in its training function or in a callback of a reset.
+    /// Reports a panic of the program, in its training function or in a callback of a reset, as its failure, before the process dies
+    /// of it (G-10, G-12).
     fn panicked(&self, worker: &Worker, panic: Box<dyn Any + Send>) -> TrainingEnd {
         // The command that follows a group that stands is taken first.
         let _ = worker.end();

@@ -91,6 +91,8 @@ pub(super) struct Cluster {
     pub(super) losses: Vec<(u64, u64, u64)>,
     /// Lost steps of each reset.
     pub(super) steps_lost: Vec<u64>,
+    /// Members that were told to have failed after their generation was broken, with their errors.
+    pub(super) late_failures: Vec<(WorkerId, String)>,
     /// Training time that each reset has undone, in milliseconds.
     pub(super) lost_ms: Vec<u64>,
     /// Causes of the resets that were reported as done.
@@ -206,6 +208,7 @@ impl Cluster {
             resets: Vec::new(),
             losses: Vec::new(),
             steps_lost: Vec::new(),
+            late_failures: Vec::new(),
             lost_ms: Vec::new(),
             reported: Vec::new(),
             first_steps: Vec::new(),

@@ -122,6 +122,9 @@ impl Cluster {
                     self.roots.push(root);
                     self.formed.push(event.generation.0);
                 }
+                EventKind::WorkerFailed { worker, error } => {
+                    self.late_failures.push((worker, error))
+                }
                 EventKind::WorkerOutOfMemory { worker, .. } => self.out_of_memory.push(worker),
                 EventKind::Warning { message } => self.warnings.push(message),
                 EventKind::HostLost { host, .. } => self.lost_hosts.push(host),
