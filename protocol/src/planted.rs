@@ -37,6 +37,7 @@ macro_rules! bugs {
                         | Self::StepsComparedAlone
                         | Self::UndoneStepsNotCounted
                         | Self::UnbegunGenerationCounts
+                        | Self::UnwrapAtTheEndFails
                         | Self::UnlistedAtOnceFatal
                         | Self::BlameForgotten
                         | Self::HalfACommit
@@ -396,6 +397,8 @@ bugs! {
     UndoneStepsNotCounted = "steps that an abort undid are not counted", "training";
     /// A commit that a thread held when it trained ahead of a generation that never began counts as one of that generation (G-6).
     UnbegunGenerationCounts = "a commit counts as one of a generation that never began", "training";
+    /// A training function that panics as its generation has ended here fails its worker.
+    UnwrapAtTheEndFails = "a panic by the error that tells of a generation's end ends its worker", "training";
     /// A root that cannot list the directory of checkpoints fails, although it is listed again a moment later (C-4).
     UnlistedAtOnceFatal = "a directory of checkpoints that cannot be listed once ends its root", "training";
     /// The rank that a failed collective names is not passed on.

@@ -22,18 +22,11 @@ const FOR_MEMORY_AT_END: &str = "the kernel killed workers for want of memory: g
 const FOR_MEMORY: &str = "if so, give the host or its control group more memory, or start fewer workers there (its slots): \
                           each holds the state and a copy of the last commit";
 
-/// Advice if members failed as their generation ended: they have lost their state, too.
-const FOR_FURTHER_FAILURES: &str = "a worker keeps its state if its training function passes on the error of a collective: with `?` in Rust, by letting \
-                                    CollectiveError pass in Python";
-
 /// Advice on a reset.
 pub(super) fn advice_for_reset(account: &ResetAccount) -> Option<String> {
     let mut advice = for_cause(&account.cause);
     if account.out_of_memory.is_some() {
         advice.push(FOR_MEMORY.to_owned());
-    }
-    if !account.further_failures.is_empty() {
-        advice.push(FOR_FURTHER_FAILURES.to_owned());
     }
     let sum = account.cost.sum() as f64 / 1e9;
     let is_main = |bucket| sum > 0.0 && account.cost.seconds_of(bucket) > MAIN_SHARE * sum;

@@ -59,6 +59,8 @@ pub(super) struct TrainingJob {
     pub(super) keep: Option<u32>,
     /// Whether the last commit is saved as the job ends.
     pub(super) saves_last: bool,
+    /// Whether the training function calls `unwrap` on an error that tells of the end of its generation.
+    pub(super) unwraps: bool,
 }
 
 /// Most bytes of a state that is sent by one broadcast are a mebibyte: a large one has more.
@@ -100,6 +102,7 @@ impl TrainingJob {
             tries_all: random.random_bool(0.5),
             keep: random.random_bool(0.8).then(|| random.random_range(1..4)),
             saves_last: random.random_bool(0.5),
+            unwraps: random.random_bool(0.2),
         }
     }
 

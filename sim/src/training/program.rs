@@ -23,6 +23,9 @@ pub(super) const FAILS: &str = "told to fail";
 /// That of one that panics.
 pub(super) const PANICS: &str = "told to panic";
 
+/// That of one that calls `unwrap` on an error.
+const UNWRAPS: &str = "called unwrap on an error that tells of the end of the generation";
+
 /// The training function of one process.
 pub(super) struct TrainingFunction {
     pub(super) job: TrainingJob,
@@ -62,8 +65,13 @@ impl TrainingFunction {
             self.memories.iter().for_each(|memory| memory.write(0));
         }
         seat.witness().function_ends(node, end);
+        // After an interrupt at a check, where nothing is committed, a panic fails the worker.
+        let goes_back = end == FunctionEnd::RolledBack || (end == FunctionEnd::Kept && seen.1);
         match result {
             Err(error) if error.is_reset() && self.job.swallows => Ok(()),
+            Err(error) if error.is_reset() && self.job.unwraps && goes_back => {
+                resume_unwind(Box::new(UNWRAPS.to_owned()));
+            }
             result => result,
         }
     }
@@ -223,7 +231,9 @@ impl TrainingFunction {
         match fate {
             Some(StepFate::Fail) => return Err(Error::user(FAILS)),
             Some(StepFate::Panic) => {
-                seat.witness().function_ends(node, FunctionEnd::Failing);
+                let is_aborted = seat.abort.aborted(TERM.0, worker.generation()).is_some();
+                let end = if is_aborted { FunctionEnd::RolledBack } else { FunctionEnd::Failing };
+                seat.witness().function_ends(node, end);
                 resume_unwind(Box::new(PANICS.to_owned()));
             }
             Some(StepFate::Corrupt) => {

@@ -102,8 +102,8 @@ impl DriverCore {
         self.count_failure(now, worker, message);
     }
 
-    /// Tells of a member that failed after its generation was broken for another cause, mostly by the error of a collective that its
-    /// program did not pass on. The reset names that cause alone.
+    /// Tells of a member that failed after its generation was broken for another cause, and before it heard of that. The reset names
+    /// its cause alone.
     fn tell_further_failure(&mut self, worker: &WorkerId, message: &str) {
         let error = shorten(message);
         if self.round.note_further_failure(&error) {

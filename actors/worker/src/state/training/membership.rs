@@ -200,12 +200,23 @@ impl Membership {
         Ok(())
     }
 
-    /// Notes that the training function panicked. The next [`enter`](Self::enter) resumes the panic.
-    pub(super) fn panicked(&mut self, worker: &Worker, panic: Box<dyn Any + Send>) {
+    /// Concludes the generation after a panic of the training function. An end of the generation at this worker decides, as in
+    /// [`conclude`](Self::conclude), where the state goes back to a commit: a program that calls `unwrap` on the error of a collective
+    /// keeps its process. Else the next [`enter`](Self::enter) resumes the panic.
+    ///
+    /// # Errors
+    /// This library has a fault.
+    pub(super) fn panicked<T: Serialize + DeserializeOwned>(
+        &mut self,
+        state: &mut State<T>,
+        worker: &Worker,
+        panic: Box<dyn Any + Send>,
+    ) -> Result<()> {
         self.ended = match &self.driven {
-            Some(driven) => driven.panicked(worker, panic),
+            Some(driven) => driven.panicked(state, worker, panic)?,
             None => TrainingEnd::Panicked(panic),
         };
+        Ok(())
     }
 }
 
@@ -277,7 +288,7 @@ impl Driven {
         if placement.sync == SyncPlan::Skip
             && let Some(commit) = state.commit_id()
         {
-            return Ok(self.begin_ahead(state, placement, place, commit.step));
+            return self.begin_ahead(state, placement, place, commit.step);
         }
         let (deadlines, tell) = (self.control.shared().group_deadlines(), self.control.teller());
         let Ok(mut group) = form_and_tell(&self.fabric, placement, deadlines, &tell) else {
@@ -300,7 +311,7 @@ impl Driven {
         let worker = self.worker(state, placement, place, life, group);
         match if goes_on { state.call_back(&worker) } else { Ok(()) } {
             Ok(()) => Ok(Ok(worker)),
-            Err(panic) => Ok(Err(self.panicked(&worker, panic))),
+            Err(panic) => self.panicked(state, &worker, panic).map(Err),
         }
     }
 
@@ -311,7 +322,7 @@ impl Driven {
         placement: &Placement,
         place: WorkerRanks,
         step: Step,
-    ) -> Result<Worker, TrainingEnd> {
+    ) -> Result<Result<Worker, TrainingEnd>> {
         let stamp = placement.stamp;
         // The driver may order a checkpoint from its `Go` on.
         self.starts_from(step);
@@ -339,11 +350,11 @@ impl Driven {
         if let Err(error) = state.refresh() {
             // The command that follows a group that stands is taken first.
             let _ = worker.end();
-            return Err(self.failed(stamp, error));
+            return Ok(Err(self.failed(stamp, error)));
         }
         match state.call_back(&worker) {
-            Ok(()) => Ok(worker),
-            Err(panic) => Err(self.panicked(&worker, panic)),
+            Ok(()) => Ok(Ok(worker)),
+            Err(panic) => self.panicked(state, &worker, panic).map(Err),
         }
     }
 
@@ -522,16 +533,37 @@ impl Driven {
         TrainingEnd::Failed(error)
     }
 
-    /// Reports a panic of the program, in its training function or in a callback of a reset, as its failure, before the process dies
-    /// of it (G-10, G-12).
-    fn panicked(&self, worker: &Worker, panic: Box<dyn Any + Send>) -> TrainingEnd {
-        // The command that follows a group that stands is taken first.
-        let _ = worker.end();
+    /// Takes a panic of the program, in its training function or in a callback of a reset. Where the generation has ended here, and the
+    /// state goes back to a commit, the worker goes on: the panic is mostly that of an `unwrap` of the error which told of the end. Else it
+    /// is reported as the worker's failure, before the process dies of it (G-10, G-12).
+    fn panicked<T: Serialize + DeserializeOwned>(
+        &self,
+        state: &mut State<T>,
+        worker: &Worker,
+        panic: Box<dyn Any + Send>,
+    ) -> Result<TrainingEnd> {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let message = format!("panicked: {}", text.unwrap_or("without a message"));
+        // The command that follows a group that stands is taken first.
+        let end = worker.end().filter(|_| !is_planted(Bug::UnwrapAtTheEndFails));
+        if let Some(
+            GenerationEnd::Aborted { .. }
+            | GenerationEnd::Failed { .. }
+            | GenerationEnd::Interrupted { committed: true },
+        ) = end
+        {
+            let rank = worker.rank();
+            self.control.event(TrainingEvent::Warned {
+                text: format!(
+                    "the training function of rank {rank} {message}, as its generation ended; it goes on from a commit: return the error of \
+                     a collective with `?`"
+                ),
+            });
+            return self.conclude(state, worker, Ok(()));
+        }
         self.control.event(TrainingEvent::Failed { stamp: worker.stamp(), message });
-        TrainingEnd::Panicked(panic)
+        Ok(TrainingEnd::Panicked(panic))
     }
 }
 

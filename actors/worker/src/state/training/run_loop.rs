@@ -25,10 +25,10 @@ where
     F: FnMut(&Worker, &mut State<T>) -> Result<()>,
 {
     while let Some(worker) = membership.enter(&mut state)? {
-        // Unwind safety: a panic ends this worker, so the state that it leaves behind is never used again.
+        // Unwind safety: after a panic, this worker ends, or its state goes back to a commit.
         match catch_unwind(AssertUnwindSafe(|| function(&worker, &mut state))) {
             Ok(result) => membership.conclude(&mut state, &worker, result)?,
-            Err(panic) => membership.panicked(&worker, panic),
+            Err(panic) => membership.panicked(&mut state, &worker, panic)?,
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ mod shards;
 mod syncing;
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use elastic_collectives::ReduceOp;
@@ -113,21 +113,38 @@ fn h_24_a_callback_that_panics_fails_its_worker_as_the_training_function_does() 
     }
 }
 
-#[test]
-fn an_aborted_generation_is_aborted_whatever_the_function_returns() {
+/// An abort at two workers, one of which does otherwise with its error than to pass it on: training goes on in the same threads.
+fn is_aborted_all_the_same(otherwise: impl Fn(&Strings) -> &AtomicBool) -> Cluster {
     let mut cluster = Cluster::new();
     let strings = start(&mut cluster, &[0, 1]);
-    Strings::set(&strings[1].swallow);
+    Strings::set(otherwise(&strings[1]));
     cluster.begin(&[0, 1], FROM_0, 0);
     cluster.abort(&[0, 1]);
     let arrivals = cluster.arrivals(&[0, 1]);
-    assert!(!cluster.voted(1, &Ballot::Success), "the error was swallowed, not the abort");
+    assert!(!cluster.voted(1, &Ballot::Success), "the abort counts");
     let highest = arrivals.iter().map(|(commit, _)| *commit).max().expect("two arrived");
     let root = arrivals.iter().position(|(commit, _)| *commit == highest).expect("one has it");
     cluster.begin(&[0, 1], SyncPlan::FromRoot { root: root as u32 }, highest.step.0);
     strings[0].finish();
     cluster.wait(|cluster| cluster.all_voted(&[0, 1], &Ballot::Success));
-    strings[0].checked_result();
+    assert_eq!(strings[0].checked_result(), strings[1].checked_result());
+    cluster
+}
+
+#[test]
+fn an_aborted_generation_is_aborted_whatever_the_function_returns() {
+    is_aborted_all_the_same(|strings| &strings.swallow);
+}
+
+#[test]
+fn h_7_a_worker_that_panics_at_the_error_of_its_generation_s_end_keeps_its_process_and_warns() {
+    let cluster = is_aborted_all_the_same(|strings| &strings.unwrap);
+    let warned = |said: &Said| {
+        let Said::Driver(WorkerToDriver::Warning { text }) = said else { return false };
+        text.contains("rank 1 panicked: no error in this program")
+            && text.contains("return the error")
+    };
+    assert!(cluster.said(1).iter().any(warned), "{:?}", cluster.said(1));
 }
 
 #[test]

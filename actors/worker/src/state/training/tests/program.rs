@@ -33,6 +33,8 @@ pub(super) struct Strings {
     pub(super) die: Arc<AtomicBool>,
     /// Set: the training function turns every error into `Ok`.
     pub(super) swallow: Arc<AtomicBool>,
+    /// Set: the training function panics at every error.
+    pub(super) unwrap: Arc<AtomicBool>,
     /// Set: the training function fails in its next step.
     pub(super) fail: Arc<AtomicBool>,
     /// The number of times that the function was entered.
@@ -54,6 +56,9 @@ impl Strings {
         move |worker, state| {
             strings.entered.fetch_add(1, Ordering::SeqCst);
             let result = strings.epochs(worker, state);
+            if is_set(&strings.unwrap) {
+                result.as_ref().expect("no error in this program");
+            }
             if is_set(&strings.swallow) { Ok(()) } else { result }
         }
     }
