@@ -38,6 +38,8 @@ _generation = 0
 #: thread, too.
 _shard_counts: List[int] = []
 _in_run = False
+#: The state that `run` keeps in step; `None` outside of it.
+_state: Optional[object] = None
 #: Whether training has ended, and the session has left the job.
 _has_ended = False
 #: Why this process has no part in the job of the worker whose child it is; `None` in any other process.
@@ -203,7 +205,7 @@ def _at_exit() -> None:
 
 def begin_run(state: object) -> _native.Session:
     """The session, with the state that `run` keeps in step."""
-    global _in_run
+    global _in_run, _state
     current = session()
     _check_not_ended()
     if current.in_generation:
@@ -212,7 +214,7 @@ def begin_run(state: object) -> _native.Session:
             "collectives belong into the training function"
         )
     current.keep(state)
-    _in_run = True
+    _in_run, _state = True, state
     return current
 
 
@@ -221,9 +223,14 @@ def is_in_run() -> bool:
     return _in_run
 
 
+def state() -> Optional[object]:
+    """The state that `elastic.run` keeps in step; `None` outside of it."""
+    return _state
+
+
 def end_run() -> None:
-    global _in_run
-    _in_run = False
+    global _in_run, _state
+    _in_run, _state = False, None
 
 
 def ended() -> None:

@@ -82,6 +82,28 @@ def test_a_layer_that_was_unfrozen_is_so_on_the_successor_of_a_rank_and_frozen_a
     assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
 
 
+@pytest.mark.parametrize("how, of", [("before", "ranks"), ("within", "ranks"), ("late", "ranks"), ("before", "shards")])
+def test_optimizers_whose_parameters_look_alike_average_each_its_own_gradients(job, how, of):
+    done = job("optimizers_alike.py", how, of, workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 2 and all(end["weights"] == end["expected"] for end in ends), done.output
+    assert sorted(end["calls"] for end in ends) == [1, 2], "a survivor trained on in its process"
+
+
+@pytest.mark.parametrize(
+    "how, on_ranks",
+    [
+        ("swapped", ["made as number 0 of the optimizers that look alike", "made as number 1 of the optimizers that look alike"]),
+        ("swapped_steps", ["one.weight in the state, of number 0", "other.weight in the state, of number 0"]),
+    ],
+)
+def test_optimizers_that_look_alike_and_are_made_in_another_order_on_a_rank_are_refused(job, how, on_ranks):
+    done = job("optimizers_alike.py", how, "ranks", workers=2, flags=["--max-restarts", "0"])
+    due = f"ranks differ in the order of the gradients that DistributedOptimizer averages: {on_ranks[0]} on rank 0; {on_ranks[1]} on rank 1"
+    assert done.code == 1 and due in done.output and not done.said(), done.output
+
+
 def test_a_parameter_that_is_part_of_the_state_by_itself_is_trained_and_none_is_within_another_object(job):
     import torch
 

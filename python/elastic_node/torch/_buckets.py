@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import warnings
 import weakref
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from .._compression import Compressor
 from .._handle import Handle
 from .._process_sets import ProcessSet, group_of
 from .._reduce_op import ReduceOp, Sum
+from ._labels import Label
 from ._sparse import sparse_allreduce_async
 
 #: Size of a bucket: bytes of gradients that are sent together.
@@ -50,12 +50,13 @@ class Settings:
     names: Dict[torch.Tensor, str]
     are_named: bool
     #: The beginning of the names of the optimiser's calls.
-    label: str
+    label: Label
 
     def items(self, parameters: Iterable[torch.Tensor]) -> List[_agreement.Item]:
         """The parameters, as ranks compare them. One that was added later has a name only where the optimiser was made
         since."""
-        return in_order(parameters, self.names if self.are_named else {})
+        given = list(parameters)
+        return [*in_order(given, self.names if self.are_named else {}), *self.label.items(given)] if given else []
 
 
 def in_order(parameters: Iterable[torch.Tensor], names: Dict[torch.Tensor, str]) -> List[_agreement.Item]:
@@ -66,28 +67,21 @@ def in_order(parameters: Iterable[torch.Tensor], names: Dict[torch.Tensor, str])
     ]
 
 
-def label_of(parameters: Iterable[torch.Tensor], names: Optional[Dict[torch.Tensor, str]]) -> str:
-    """The beginning of the names of an optimiser's calls: of its parameters, by these names, else by their types and shapes.
-    Their order does not count, since ranks that differ in it are told so by calls that they make together."""
-    texts = sorted(_arrays.described(parameter) if names is None else names[parameter] for parameter in parameters)
-    return f"DistributedOptimizer.{hashlib.sha256(repr(texts).encode()).hexdigest()[:8]}"
-
-
 def order_agreement() -> _agreement.Agreement:
     """For the order in which an optimiser's gradients are sent. Gradients of equal shapes would be averaged with those
     of other parameters without a word."""
     return _agreement.Agreement(
         "the order of the gradients that DistributedOptimizer averages",
         "Give the optimizer its parameters in one order on all ranks, as of model.parameters() (a set has another "
-        "order in each process), and groups= likewise",
+        "order in each process), and groups= likewise; make several optimizers in one order, too; and freeze the same parameters "
+        "(requires_grad), those of modules outside of the state by what the state says",
     )
 
 
 #: The ranks of a process set, and the name of a call among them.
 _CallName = Tuple[Optional[Tuple[int, ...]], str]
 
-#: Waits for the calls of the bucket of this name that was launched last, until it has landed. Optimisers whose parameters look
-#: alike have buckets of the same names, and a step may be given up with its optimiser.
+#: Waits for the calls of the bucket of this name that was launched last, until it has landed: a step may be given up.
 _under_way: Dict[_CallName, List[Callable[[], Any]]] = {}
 
 # They end with the generation.
@@ -380,7 +374,7 @@ class Reducer:
             )
         self.left[parameter] -= 1
         self.of[parameter].missing -= 1
-        while self.launched < len(self.buckets) and self.buckets[self.launched].missing <= 0:
+        while self.settings.label.is_taken and self.launched < len(self.buckets) and self.buckets[self.launched].missing <= 0:
             bucket = self.buckets[self.launched]
             if not self._have_agreed and any(bucket.is_sparse(it) for it in bucket.parameters):
                 # A rank without gradients of these parameters does not know yet that they are sparse.
@@ -394,6 +388,7 @@ class Reducer:
     def finish(self) -> None:
         """Launches the remaining buckets, and waits for all."""
         try:
+            self.settings.label.take()
             for bucket in self.buckets:
                 bucket.check_unchanged()
             # `of` has the parameters in the order in which they are sent.

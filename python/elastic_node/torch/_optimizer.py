@@ -27,7 +27,8 @@ from .. import _reductions
 from .._compression import Compression, Compressor
 from .._process_sets import ProcessSet, global_process_set
 from .._reduce_op import Average, ReduceOp, resolve
-from ._buckets import RIGHT_ORDER, Reducer, Settings, label_of
+from ._buckets import RIGHT_ORDER, Reducer, Settings
+from ._labels import Label
 from ._shards import ShardReducer
 
 Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
@@ -212,6 +213,10 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     in at the next step, which every rank makes alike. Those that are in no group any more are left out, at the latest
     from the next generation on.
 
+    Optimisers whose parameters look alike, by their names or else by types and shapes, are told apart by the order in which they are
+    made. Make them all before `run`, or all in each call of the training function, in one order on all ranks, or give the parameters
+    names that differ.
+
     Args:
         optimizer: the optimiser; its parameters are in main memory, or on the worker's GPU where the job's collectives
             are NCCL's.
@@ -254,7 +259,7 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
             raise ValueError(f"a parameter is on {parameter.device}: collectives take CPU and CUDA tensors")
     names = _names(optimizer, parameters, named_parameters)
     are_named = named_parameters is not None
-    label = label_of(parameters, names if are_named else None)
+    label = Label(parameters, names if are_named else None, process_set)
     settings = Settings(
         op, process_set, compression, gradient_predivide_factor, sparse_as_dense, names, are_named, label
     )

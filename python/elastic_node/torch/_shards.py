@@ -87,6 +87,7 @@ class ShardReducer:
         check_shards(self.shards)
         _context.carry_shards(_context.shard_deal(self.shards))
         try:
+            self.settings.label.take()
             self.agreement.check(len(self.parameters), lambda: self.settings.items(self.parameters))
             for parameter, fold in self.folds.items():
                 if fold.next != fold.end:
