@@ -26,6 +26,9 @@ CASES = [
     "groups_that_the_program_holds",
     "loaded_after_a_scheduler",
     "types_of_a_broadcast_state",
+    "frozen_sparse_embedding",
+    "frozen_by_shards",
+    "sparse_adam_of_unused_embeddings",
 ]
 
 
@@ -73,9 +76,20 @@ def test_a_replaced_parameter_has_no_part_in_the_gradients_of_the_next_generatio
     assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
 
 
-@pytest.mark.parametrize("how, killed_at", [("optimizer", 4), ("optimizer", 7), ("ddp", 7)])
-def test_a_layer_that_was_unfrozen_is_so_on_the_successor_of_a_rank_and_frozen_after_a_rollback(job, how, killed_at):
-    done = job("unfrozen_layer.py", how, str(killed_at), workers=2, flags=["--min-np", "2"])
+@pytest.mark.parametrize(
+    "how, killed_at, frozen_at",
+    [
+        ("optimizer", 4, 10),
+        ("optimizer", 7, 10),
+        ("optimizer", 7, 6),
+        ("ddp", 7, 10),
+        ("shards", 4, 10),
+        ("shards", 7, 10),
+        ("shards", 7, 6),
+    ],
+)
+def test_a_layer_that_was_unfrozen_is_so_on_the_successor_of_a_rank_and_frozen_after_a_rollback(job, how, killed_at, frozen_at):
+    done = job("unfrozen_layer.py", how, str(killed_at), str(frozen_at), workers=2, flags=["--min-np", "2"])
     assert done.code == 0, done.output
     ends = done.said()
     assert len(ends) == 2 and all(of["weights"] == of["expected"] for of in ends), done.output
@@ -95,7 +109,7 @@ def test_optimizers_whose_parameters_look_alike_average_each_its_own_gradients(j
     "how, on_ranks",
     [
         ("swapped", ["made as number 0 of the optimizers that look alike", "made as number 1 of the optimizers that look alike"]),
-        ("swapped_steps", ["one.weight in the state, of number 0", "other.weight in the state, of number 0"]),
+        ("swapped_steps", ["one.bias in the state, of number 0", "other.bias in the state, of number 0"]),
     ],
 )
 def test_optimizers_that_look_alike_and_are_made_in_another_order_on_a_rank_are_refused(job, how, on_ranks):

@@ -7,7 +7,7 @@ import contextlib
 import warnings
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Container, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -46,6 +46,8 @@ class Settings:
     compression: Compressor
     predivide_factor: float
     sparse_as_dense: bool
+    #: Whether the optimiser takes no dense gradients: those that no rank knows yet are sparse.
+    takes_sparse_alone: bool
     #: Their names, or stand-ins.
     names: Dict[torch.Tensor, str]
     are_named: bool
@@ -74,7 +76,7 @@ def order_agreement() -> _agreement.Agreement:
         "the order of the gradients that DistributedOptimizer averages",
         "Give the optimizer its parameters in one order on all ranks, as of model.parameters() (a set has another "
         "order in each process), and groups= likewise; make several optimizers in one order, too; and freeze the same parameters "
-        "(requires_grad), those of modules outside of the state by what the state says",
+        "on all ranks (requires_grad is part of the state for the modules in it)",
     )
 
 
@@ -153,7 +155,9 @@ class Bucket:
             return parameter not in self.parts
         if self.settings.sparse_as_dense:
             return False
-        return None if parameter.grad is None else parameter.grad.is_sparse
+        if parameter.grad is None:
+            return True if self.settings.takes_sparse_alone else None
+        return parameter.grad.is_sparse
 
     def agree(self, sparse: Set[torch.Tensor]) -> None:
         """Has these gradients sent sparse, and the others dense, unless they are on their way."""
@@ -212,7 +216,12 @@ class Bucket:
             else:
                 parameter.grad.copy_(part)
         for parameter, wait in self.sparse.items():
-            parameter.grad = wait()
+            gradient = wait()
+            if self.settings.takes_sparse_alone and gradient._nnz() == 0:
+                # No rank has used it in this step: as in one process, the optimiser passes it over.
+                parameter.grad = None
+            elif parameter.requires_grad or parameter.grad is not None:
+                parameter.grad = gradient
         if _under_way.get(self._call_name) is self.waits:
             del _under_way[self._call_name]
 
@@ -250,13 +259,15 @@ class Reducer:
         self.agreement = order_agreement()
         #: The generation in which the buckets were last compared with the optimiser's parameters; `None` if they are to be.
         self.followed: Optional[int] = None
+        #: The last generation in which they were.
+        self.followed_first: Optional[int] = None
         #: The generation whose ranks know which gradients are sparse, and the number of parameters then.
         self.agreed: Optional[Tuple[int, int]] = None
         given = list(parameters)
         places = {parameter: place for place, parameter in enumerate(given)}
         #: The groups, by the places of their parameters in the optimiser; a parameter of no place by itself.
         self.groups = [[places.get(parameter, parameter) for parameter in group] for group in groups]
-        for division in self._divisions(given):
+        for division in self._divisions(given, ()):
             self._add(division)
         reference = weakref.ref(self)
 
@@ -282,8 +293,8 @@ class Reducer:
             self.has_warned = True
             warnings.warn(text, RuntimeWarning, stacklevel=6)
 
-    def _divisions(self, parameters: List[torch.Tensor]) -> List[List[torch.Tensor]]:
-        """The parameters of each bucket, for an optimiser that has these: all but those that are frozen and in no bucket yet."""
+    def _divisions(self, parameters: List[torch.Tensor], kept: Container[torch.Tensor]) -> List[List[torch.Tensor]]:
+        """The parameters of each bucket, for an optimiser that has these: all but those that are frozen and not kept."""
         named = [
             [parameters[it] if isinstance(it, int) else it for it in group if not isinstance(it, int) or it < len(parameters)]
             for group in self.groups
@@ -294,7 +305,7 @@ class Reducer:
         return [
             division
             for them, limit in limits
-            for division in divide([it for it in them if it.requires_grad or it in self.of], limit)
+            for division in divide([it for it in them if it.requires_grad or it in kept], limit)
         ]
 
     def _add(self, parameters: List[torch.Tensor]) -> None:
@@ -327,15 +338,18 @@ class Reducer:
 
     def _follow(self) -> None:
         """Divides the parameters anew, at the first gradient of a generation and of the step after `include` has taken some in, if
-        the optimiser has others by now. A newcomer has never had those that are in no group any more, and begins with the others
-        in this order."""
-        if self.followed == _context.generation() or self.is_under_way:
+        the optimiser has others by now. A newcomer has never had those that are in no group any more, nor those that others have
+        unfrozen once and frozen again, and begins with the others in this order."""
+        generation = _context.generation()
+        if self.followed == generation or self.is_under_way:
             return
-        self.followed = _context.generation()
+        # Which are frozen within a generation may change between two gradients of a step.
+        kept = self.of if self.followed_first == generation else ()
+        self.followed = self.followed_first = generation
         parameters = self.current()
         if parameters is None:
             return
-        divisions = self._divisions(parameters)
+        divisions = self._divisions(parameters, kept)
         own = [list(map(id, bucket.parameters)) for bucket in self.buckets]
         if own == [list(map(id, division)) for division in divisions]:
             return

@@ -211,7 +211,7 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     It is the same optimiser with other methods: schedulers and whatever else holds the old one see its state and its
     learning rates. Only the old one's own `step` averages nothing. Parameters that are added or unfrozen later are taken
     in at the next step, which every rank makes alike. Those that are in no group any more are left out, at the latest
-    from the next generation on.
+    from the next generation on, and so are those that are frozen as it begins.
 
     Optimisers whose parameters look alike, by their names or else by types and shapes, are told apart by the order in which they are
     made. Make them all before `run`, or all in each call of the training function, in one order on all ranks, or give the parameters
@@ -260,8 +260,9 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     names = _names(optimizer, parameters, named_parameters)
     are_named = named_parameters is not None
     label = Label(parameters, names if are_named else None, process_set)
+    takes_sparse_alone = isinstance(optimizer, torch.optim.SparseAdam)
     settings = Settings(
-        op, process_set, compression, gradient_predivide_factor, sparse_as_dense, names, are_named, label
+        op, process_set, compression, gradient_predivide_factor, sparse_as_dense, takes_sparse_alone, names, are_named, label
     )
     of_class = optimizer.__class__
     methods = {name: value for name, value in vars(_Distributed).items() if not name.startswith("__")}
@@ -270,16 +271,16 @@ def DistributedOptimizer(  # noqa: N802: Horovod's name
     distributed.__dict__ = optimizer.__dict__
     distributed._is_synchronized = distributed._skips = False
     taking_part = parameters if process_set.included() else []
-    if shards is not None:
-        distributed._reducer = ShardReducer(taking_part, shards, settings)
-        return distributed
-    chosen = _groups(groups if groups is not None else num_groups or None, taking_part)
     reference = weakref.ref(distributed)
 
     def current() -> Optional[List[torch.Tensor]]:
         it = reference()
         return None if it is None else parameters_of(it.param_groups)
 
+    if shards is not None:
+        distributed._reducer = ShardReducer(taking_part, shards, settings, current)
+        return distributed
+    chosen = _groups(groups if groups is not None else num_groups or None, taking_part)
     distributed._reducer = Reducer(taking_part, chosen, backward_passes_per_step, settings, current)
     return distributed
 

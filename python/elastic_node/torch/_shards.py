@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Container, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -16,27 +16,52 @@ class ShardReducer:
     """Takes each backward pass for the next shard of this rank: its gradients are moved out of the parameters, and folded
     over the tree of shards. So a step gives the bits that one rank with all shards gives."""
 
-    def __init__(self, parameters: Iterable[torch.Tensor], shards: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        shards: int,
+        settings: Settings,
+        current: Callable[[], Optional[List[torch.Tensor]]],
+    ) -> None:
         self.settings, self.shards = settings, shards
+        #: Gives the optimiser's parameters as they are now; `None` once the optimiser is gone.
+        self.current = current
         self.parameters: List[torch.Tensor] = []
         self.folds: Dict[torch.Tensor, ShardFold] = {}
         self.hooks: Dict[torch.Tensor, Any] = {}
         #: Nothing is launched before the last shard is there.
         self.launched = 0
         self.agreement = order_agreement()
-        self.include(parameters)
+        self._take_up(parameters, ())
         reference = weakref.ref(self)
+
+        def begun() -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer.begin()
 
         def ended() -> None:
             reducer = reference()
             if reducer is not None:
                 reducer.reset()
 
+        _context.on_generation_begin(begun)
         _context.on_generation_end(ended)
+
+    def begin(self) -> None:
+        """A generation begins. Which parameters are frozen is part of the state: a newcomer takes up those that others have unfrozen,
+        and others leave out those that they have frozen again, as a newcomer does."""
+        parameters = self.current()
+        if parameters is not None:
+            self._take_up(parameters, ())
 
     def include(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes in parameters that were added or unfrozen since, and leaves out those that the optimiser has no more: at the same
         step on all ranks."""
+        self._take_up(parameters, self.hooks)
+
+    def _take_up(self, parameters: Iterable[torch.Tensor], kept: Container[torch.Tensor]) -> None:
+        """Has these parameters: all but those that are frozen and not kept."""
         reference = weakref.ref(self)
 
         def ready(parameter: torch.Tensor) -> None:
@@ -44,7 +69,7 @@ class ShardReducer:
             if reducer is not None:
                 reducer.ready(parameter)
 
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad or parameter in self.hooks]
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad or parameter in kept]
         for parameter in self.parameters:
             if parameter not in self.hooks:
                 self.hooks[parameter] = parameter.register_post_accumulate_grad_hook(ready)
@@ -114,7 +139,8 @@ class ShardReducer:
         start = 0
         for parameter in parameters:
             end = start + parameter.numel()
-            parameter.grad = whole[start:end].view(parameter.shape).clone()
+            if parameter.requires_grad:
+                parameter.grad = whole[start:end].view(parameter.shape).clone()
             start = end
 
     def _fold(self) -> ShardFold:

@@ -401,6 +401,50 @@ def train_sparse(model, optimizer):
         optimizer.step()
 
 
+def frozen_sparse_embedding():
+    torch.manual_seed(3)
+    embedding = torch.nn.Embedding(7, 2, sparse=True)
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(2, 1))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    train_sparse(model, optimizer)
+    embedding.weight.requires_grad_(False)
+    before = embedding.weight.clone()
+    train_sparse(model, optimizer)
+    assert embedding.weight.grad is None
+    return (embedding.weight - before).abs().max().item()
+
+
+def frozen_by_shards():
+    model, data = model_and_data()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), shards=2)
+    train(model, data, optimizer, steps=2)
+    model.bias.requires_grad_(False)
+    before = model.bias.clone()
+    train(model, data, optimizer, steps=2)
+    return (model.bias - before).abs().max().item()
+
+
+def sparse_adam_of_unused_embeddings():
+    """The second one is used by no rank in the first two steps, and in the next ones by one rank alone."""
+    model, plain_model = (torch.nn.ModuleList([torch.nn.Embedding(6, 2, sparse=True) for _ in range(2)]) for _ in range(2))
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    plain_model.load_state_dict(model.state_dict())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SparseAdam(model.parameters(), lr=0.1))
+    plain = torch.optim.SparseAdam(plain_model.parameters(), lr=0.1)
+
+    def loss_of(model, step, rank):
+        return model[int(step > 1 and rank == 1)](torch.tensor([step, 1 + rank])).pow(2).sum()
+
+    for step in range(5):
+        optimizer.zero_grad()
+        loss_of(model, step, hvd.rank()).backward()
+        optimizer.step()
+        plain.zero_grad()
+        (sum(loss_of(plain_model, step, rank) for rank in range(2)) / 2).backward()
+        plain.step()
+    return max((one - other).abs().max().item() for one, other in zip(model.parameters(), plain_model.parameters()))
+
+
 hvd.init()
 hvd.barrier()
 case = globals()[sys.argv[1]]

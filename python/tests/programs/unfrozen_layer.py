@@ -1,7 +1,7 @@
 """A training that begins with a frozen layer and unfreezes it at one step, as fine-tuning does. Rank 1 dies by kill -9, once: in the step
 that unfreezes the layer, or in a later one. Its successor, and after a rollback the survivor, does not come to that line as the step
-is made again, or comes to it again. The arguments say how gradients are averaged, "optimizer" or "ddp", and in which step rank 1
-dies. Each rank tells its weights, and those of the same training by a plain optimiser."""
+is made again, or comes to it again. The arguments say how gradients are averaged, "optimizer", "ddp" or "shards", in which step rank 1
+dies, and in which one the layer is frozen again, if it is. Each rank tells its weights, and those of the same training by a plain optimiser."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from dying import die_once
 import elastic_node.torch as en
 
 STEPS, UNFROZEN_AT = 10, 4
-HOW, KILLED_AT = sys.argv[1], int(sys.argv[2])
+HOW, KILLED_AT, FROZEN_AT = sys.argv[1], int(sys.argv[2]), int((*sys.argv, STEPS)[3])
 
 
 def made():
@@ -25,14 +25,19 @@ def made():
 def unfreeze(model, number):
     if number == UNFROZEN_AT:
         model[0].requires_grad_(True)
+    if number == FROZEN_AT:
+        model[0].requires_grad_(False)
 
 
-def step(forward, optimizer, number, is_disturbed):
+def step(model, forward, optimizer, number, is_disturbed):
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(number))
     optimizer.zero_grad()
     (forward(x) - x[:, :2]).square().mean().backward()
     if is_disturbed and number == KILLED_AT:
         die_once(1)
+    if HOW == "shards" and number == UNFROZEN_AT and not is_disturbed:
+        # Gradients by shard of a parameter that was not known before count from the next step on.
+        model[0].zero_grad(set_to_none=False)
     optimizer.step()
 
 
@@ -44,6 +49,8 @@ en.init()
 model, optimizer = made()
 if HOW == "optimizer":
     optimizer = en.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+if HOW == "shards":
+    optimizer = en.DistributedOptimizer(optimizer, shards=2)
 state = en.elastic.TorchState(model=model, optimizer=optimizer, step=0)
 process = {"calls": 0}
 
@@ -59,7 +66,7 @@ def train(state):
         if HOW == "ddp" and (forward is model or state.step == UNFROZEN_AT):
             # A replica averages the parameters that are not frozen as it is made.
             forward = torch.nn.parallel.DistributedDataParallel(model)
-        step(forward, optimizer, state.step, is_disturbed=True)
+        step(model, forward, optimizer, state.step, is_disturbed=True)
         state.step += 1
         state.commit()
 
@@ -68,6 +75,6 @@ train(state)
 alone, plain = made()
 for number in range(STEPS):
     unfreeze(alone, number)
-    step(alone, plain, number, is_disturbed=False)
+    step(alone, alone, plain, number, is_disturbed=False)
 told = {"rank": en.rank(), "weights": weights(model), "expected": weights(alone), **process}
 print(json.dumps(told), flush=True)
