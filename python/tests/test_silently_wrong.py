@@ -96,6 +96,23 @@ def test_a_layer_that_was_unfrozen_is_so_on_the_successor_of_a_rank_and_frozen_a
     assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
 
 
+def test_a_group_that_was_added_after_the_last_commit_is_added_again(job):
+    done = job("added_group.py", "7", workers=2, flags=["--min-np", "2", "--max-restarts", "1"])
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 2 and all(of["weights"] == of["expected"] for of in ends), done.output
+    assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
+
+
+def test_a_newcomer_without_a_group_that_was_added_in_training_is_told_the_way_out(job):
+    done = job("added_group.py", "10", workers=2, flags=["--min-np", "2", "--max-restarts", "1"])
+    due = (
+        "the optimiser 'optimizer' of the state that training goes on from (SGD) has 2 groups of 2, 2 parameters, and this rank's has "
+        "1 group of 2 parameters. A group that the program adds in training (add_param_group)"
+    )
+    assert done.code == 1 and due in done.output, done.output
+
+
 @pytest.mark.parametrize("how, of", [("before", "ranks"), ("within", "ranks"), ("late", "ranks"), ("before", "shards")])
 def test_optimizers_whose_parameters_look_alike_average_each_its_own_gradients(job, how, of):
     done = job("optimizers_alike.py", how, of, workers=2, flags=["--min-np", "2"])

@@ -8,7 +8,7 @@ import torch
 
 from .. import _agreement, _codec, _holders, _torch_tensors
 from ..elastic import ObjectState
-from . import _in_place, _loading, _optimizer
+from . import _groups, _in_place, _loading, _optimizer
 
 if TYPE_CHECKING:
     from .. import _native
@@ -35,6 +35,10 @@ class TorchState(ObjectState):
     (`requires_grad`) are part of the state, for each module in it. An optimiser's state keeps the types of its tensors, where torch casts them to those of the parameters. Its groups, and the
     lists and dictionaries of a scheduler, stay the objects that they are.
 
+    A group that the program adds in training (`add_param_group`) is dropped when the state goes back to a commit before: the program
+    adds it again. A newcomer has not added it, and cannot take a later commit over: make all groups before `run`, and freeze their
+    parameters until they are to be trained.
+
     An optimiser within another one, as of SAM, is saved with it. A wrapper with a `state_dict` of its own that leaves a part out is
     refused.
 
@@ -51,7 +55,11 @@ class TorchState(ObjectState):
         TypeError: from `run`, or from a commit where it shows later: an optimiser around others leaves a part of them out; a
             parameter of the state's modules and optimisers is within another object of it; it has a DTensor, as a module that
             is sharded by FSDP2 has, or a sampler within an object of the program's own.
+        ValueError: from `run`: an optimiser has other groups than in the state that training goes on from.
     """
+
+    #: The groups of its optimisers as `run` began; `None` outside of it.
+    _groups_begun: Optional[_groups.Begun] = None
 
     def __init__(
         self,
@@ -139,11 +147,31 @@ class TorchState(ObjectState):
                 else:
                     holder.data = content.detach().to(holder.device, holder.dtype)
         elif isinstance(holder, torch.optim.Optimizer):
-            _loading.give_optimizer(holder, content)
+            self._give_optimizer(holder, content)
         elif isinstance(holder, torch.optim.lr_scheduler.LRScheduler):
             _loading.give_scheduler(holder, content)
         else:
             super()._give(holder, content)
+
+    def _give_optimizer(self, optimizer: torch.optim.Optimizer, content: Any) -> None:
+        if self._groups_begun is not None:
+            self._groups_begun.drop_added(optimizer, content)
+        try:
+            _loading.give_optimizer(optimizer, content)
+        except ValueError as error:
+            name = next((part for part, held in self._optimizers() if held is optimizer), "")
+            refusal = _groups.refusal(name, optimizer, content)
+            if refusal is None:
+                raise
+            raise ValueError(refusal) from error
+
+    def _begin_run(self) -> None:
+        super()._begin_run()
+        self._groups_begun = _groups.Begun(optimizer for _, optimizer in self._optimizers())
+
+    def _end_run(self) -> None:
+        super()._end_run()
+        self._groups_begun = None
 
     def capture(self) -> Dict[str, Any]:
         self._check_complete()
