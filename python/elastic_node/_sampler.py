@@ -9,6 +9,19 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sized, Tuple
 from . import _context, _native
 
 
+_STAYS_DONE = (
+    "epoch {epoch} was walked through to its end in the commit that training goes on from: set_epoch({epoch}) leaves it done, and this pass "
+    "has no samples. If another pass over the data was due, give each pass a number of its own, which the state counts. Else commit "
+    "the number of the next epoch together with the end of this one"
+)
+
+_BEGINS_ANEW = (
+    "epoch {epoch} was walked through to its end in the commit that training goes on from: set_epoch({epoch}) begins it anew, as this program "
+    "has done before. If this is the pass that has ended already, its samples come twice: give each pass a number of its own, which the "
+    "state counts"
+)
+
+
 class Batch(NamedTuple):
     """This rank's part of one step."""
 
@@ -42,22 +55,44 @@ class EpochOrder:
         self._walked_in: Optional[int] = None
         #: The generation and the epoch of the last pass that gave all samples that were left.
         self._ended_pass: Optional[Tuple[int, int]] = None
+        #: Whether the loop over the epoch's samples has come to its end. A commit within its last step is before that.
+        self._is_over = False
+        #: Whether the program begins several passes under one number.
+        self._repeats = False
 
     def set_epoch(self, epoch: int) -> None:
         """Begins an epoch, none of whose samples is done. The epoch that a generation finds under way, or done, goes on,
         so that a program may call this at the start of each epoch, as with torch's samplers, or at its end, as with Horovod's.
 
+        Give each pass over the data a number of its own: `state.epoch`, or for a validation that is repeated within an epoch, a count of
+        validations in the state. The number of an epoch that this generation has walked through begins it anew. A generation that goes on
+        from a commit behind its end cannot know whether that pass comes by again or another one is due: it begins the epoch anew
+        if the program has begun one anew before, else leaves it done, and warns.
+
         Args:
             epoch: its number, from 0; with `shuffle`, it decides the order.
         """
-        # All ranks alike: no rank has gone through its samples before the generation began.
-        goes_on = epoch == self.epoch and self._walked_in != _context.generation()
-        if not goes_on:
+        if epoch != self.epoch:
             self._begin_epoch(epoch, 0)
+        # All ranks alike: no rank has gone through its samples before the generation began.
+        elif self._walked_in == _context.generation():
+            # What was set at the end of the epoch before, and is set again at the start of this one, is one pass.
+            self._repeats = self._repeats or self.processed_num > 0
+            self._begin_epoch(epoch, 0)
+        elif self._is_over and self.processed_num >= len(self.dataset) > 0:
+            warning = _BEGINS_ANEW if self._repeats else _STAYS_DONE
+            logging.getLogger(__name__).warning(warning.format(epoch=epoch))
+            if self._repeats:
+                self._begin_epoch(epoch, 0)
 
     def _begin_epoch(self, epoch: int, processed: int) -> None:
         self.epoch, self.processed_num = epoch, processed
-        self._order = None
+        self._order, self._is_over = None, False
+
+    def _place(self) -> Dict[str, Optional[int]]:
+        """What `_load_place` takes over."""
+        passes = {"is_over": self._is_over, "repeats": self._repeats}
+        return {"epoch": self.epoch, "processed_num": self.processed_num, **passes, **self._data()}
 
     def data_pass(self, name: str) -> _native.Pass:
         """Its progress, in the form of a checkpoint's ``position``."""
@@ -104,6 +139,9 @@ class EpochOrder:
         elif not 0 <= processed <= len(self.dataset):
             raise ValueError(f"processed_num is {processed}, of {len(self.dataset)} samples")
         self._begin_epoch(epoch, processed)
+        # States of earlier releases say nothing of passes.
+        self._is_over = bool(processed and state_dict.get("is_over"))
+        self._repeats = bool(state_dict.get("repeats"))
 
     def _pass_ended(self) -> None:
         """A pass has given all samples that were left, if any."""
@@ -217,6 +255,7 @@ class ElasticSampler(EpochOrder):
             )
             if share is None:
                 self._pass_ended()
+                self._is_over = True
                 return
             first, end, step_end, weight = share
             self.processed_num = step_end
@@ -228,9 +267,9 @@ class ElasticSampler(EpochOrder):
         through."""
 
     def state_dict(self) -> Dict[str, Optional[int]]:
-        """Its progress: the epoch, the number of its samples that are done on all ranks together, and the data set's length
-        and seed."""
-        return {"epoch": self.epoch, "processed_num": self.processed_num, **self._data()}
+        """Its progress: the epoch, the number of its samples that are done on all ranks together, what is known of its passes, and the
+        data set's length and seed."""
+        return self._place()
 
     def load_state_dict(self, state_dict: Dict[str, Optional[int]]) -> None:
         """Goes on from the result of `state_dict`.
@@ -249,7 +288,11 @@ class ElasticSampler(EpochOrder):
         if left:
             # Repeats the samples that are left, until every rank has equally many.
             left = (left * (due // len(left) + 1))[:due]
-        return iter(left[self.rank :: self.num_replicas])
+        return self._to_the_end(left[self.rank :: self.num_replicas], self.epoch)
+
+    def _to_the_end(self, samples: List[int], epoch: int) -> Iterator[int]:
+        yield from samples
+        self._is_over = self._is_over or self.epoch == epoch
 
     def __len__(self) -> int:
         left = len(self.dataset) - self.processed_num

@@ -251,6 +251,7 @@ class ShardedSampler(EpochOrder):
             dealt = [share for share in shares if share is not None]
             if not dealt:
                 self._pass_ended()
+                self._is_over = True
                 return
             order = self._epoch_order()
             own = [
@@ -269,14 +270,8 @@ class ShardedSampler(EpochOrder):
         return None if self._held is None else (self._held, self.global_batch)
 
     def state_dict(self) -> Dict[str, Optional[int]]:
-        """Its progress, the data set's length and seed, and the plan: global batch, shards."""
-        return {
-            "epoch": self.epoch,
-            "processed_num": self.processed_num,
-            **self._data(),
-            "global_batch": self.global_batch,
-            "shards": self._held,
-        }
+        """Its progress, what is known of its passes, the data set's length and seed, and the plan: global batch, shards."""
+        return {**self._place(), "global_batch": self.global_batch, "shards": self._held}
 
     def load_state_dict(self, state_dict: Dict[str, Optional[int]]) -> None:
         """Goes on from the result of `state_dict`.

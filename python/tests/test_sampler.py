@@ -149,6 +149,66 @@ def test_an_epoch_that_a_generation_finds_under_way_goes_on(monkeypatch, how):
     assert sampler.processed_num == 0, "the program begins the epoch anew"
 
 
+@pytest.mark.parametrize("how", ["iter", "batches", "steps"])
+def test_another_pass_under_the_number_of_one_that_is_over_is_begun_or_warned_of(monkeypatch, caplog, how):
+    """A validation within an epoch, or rounds over the data, with one number for several passes."""
+
+    def made():
+        return ShardedSampler(range(10), 2, 1) if how == "steps" else ElasticSampler(range(10))
+
+    def walk(sampler):
+        """A pass, with a commit within its last step; the content of that commit, and the number of samples."""
+        before, within = sampler.processed_num, None
+        if how == "iter":
+            for _ in sampler:
+                sampler.record_batch(0, 1)
+                within = sampler.state_dict()
+        else:
+            for _ in sampler.batches(2) if how == "batches" else sampler.steps():
+                within = sampler.state_dict()
+        return within, sampler.processed_num - before
+
+    def after_a_loss(content):
+        """What a newcomer's first pass of epoch 0 is given, with the warnings."""
+        nonlocal generation
+        generation, newcomer = generation + 1, made()
+        newcomer.load_state_dict(content)
+        caplog.clear()
+        newcomer.set_epoch(0)
+        return walk(newcomer)[1], [record.getMessage() for record in caplog.records]
+
+    monkeypatch.setattr(_context, "is_initialized", lambda: False)
+    generation = 1
+    monkeypatch.setattr(_context, "generation", lambda: generation)
+    sampler = made()
+    sampler.set_epoch(0)
+    within, given = walk(sampler)
+    assert given == 10 and after_a_loss(within) == (0, []), "a loss within the last step: the pass comes by again"
+    given, (warning,) = after_a_loss(sampler.state_dict())
+    assert given == 0 and "set_epoch(0) leaves it done" in warning and "a number of its own" in warning
+    generation = 1
+    sampler.set_epoch(0)
+    within, given = walk(sampler)
+    assert given == 10 and after_a_loss(within) == (0, []), "a pass that is begun anew is one, too"
+    given, (warning,) = after_a_loss(sampler.state_dict())
+    assert given == 10 and "set_epoch(0) begins it anew" in warning and "a number of its own" in warning
+
+
+def test_an_epoch_that_is_set_at_the_end_of_the_one_before_and_at_its_start_is_one_pass(monkeypatch, caplog):
+    monkeypatch.setattr(_context, "is_initialized", lambda: False)
+    generation = 1
+    monkeypatch.setattr(_context, "generation", lambda: generation)
+    sampler = ElasticSampler(range(10))
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        assert sum(len(batch.indices) for batch in sampler.batches(5)) == 10
+        sampler.set_epoch(epoch + 1)
+    list(sampler.batches(5))
+    generation = 2
+    sampler.set_epoch(3)
+    assert sampler.processed_num == 10 and "leaves it done" in caplog.text
+
+
 def test_a_size_that_no_batch_has_is_refused_with_its_value(world):
     sampler = ElasticSampler(range(10), shuffle=False)
     for size in (0, -3):
