@@ -250,6 +250,31 @@ def test_the_trainer_of_transformers_that_is_short_of_memory_before_the_first_co
     assert [said["begun"] for said in done.said()] == [[True, True]] * 2, done.output
 
 
+@pytest.mark.parametrize("stage, after", [("none", 0), ("0", 2), ("between", 0), ("1", 2)])
+def test_trainings_of_transformers_that_follow_each_other_train_as_without_a_loss(job, stage, after):
+    """G-5, also of what the program makes between them of the first one's model."""
+    needs("transformers")
+    done = job("transformers_stages.py", stage, str(after), workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    assert bool([exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)]) == (stage != "none"), done.output
+    ends = done.said()
+    assert len(ends) == 2 and all(end["steps"] == [4, 4] for end in ends), done.output
+    assert all(max(end["differences"]) < 1e-5 for end in ends), ends
+
+
+def test_a_training_of_transformers_that_begins_from_a_checkpoint_of_the_trainer_goes_on_in_its_data_over_a_loss(job):
+    """H-23: the first epoch has 6 steps of 2 ranks, and the checkpoint is of the second one."""
+    needs("transformers")
+    first = job("transformers_resumed.py", "2", "anew", "0", workers=2)
+    assert first.code == 0, first.output
+    flags = ["--min-np", "2"]
+    done = job("transformers_resumed.py", "8", "resumed", "4", workers=2, flags=flags, state_folder="resumed")
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    due = [list(range(begin, begin + 4)) for begin in (8, 12, 16, 20, 0, 4)]
+    assert done.said() == [{"steps": 8, "trained": due}] * 2, done.output
+
+
 def test_a_trainer_without_max_steps_is_refused(tmp_path):
     needs("transformers")
     import torch

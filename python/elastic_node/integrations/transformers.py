@@ -18,11 +18,13 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import torch
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from .. import _context
 from ..elastic import ObjectState
 from ..torch import ElasticDistributedSampler
 from .accelerate import Remaining, as_given, check_ranks
@@ -38,7 +40,8 @@ _NOT_SHARED = ("is_local_process_zero", "is_world_process_zero", "max_steps", "n
 
 
 class TransformersState(ObjectState):
-    """The parts of a trainer's checkpoint (model, optimiser, scheduler, its own state), and the sampler.
+    """The parts of a trainer's checkpoint (model, optimiser, scheduler, its own state), and the sampler. Of the trainings in the
+    function that are over, it has the model and the trainer's state.
 
     Args:
         sampler: of the training data.
@@ -51,6 +54,45 @@ class TransformersState(ObjectState):
 
     def __init__(self, sampler: ElasticDistributedSampler, **kwargs: object) -> None:
         super().__init__(checkpoint=None, sampler=sampler, **kwargs)
+        #: The generation in which trainings have ended here, and their number.
+        self._ended: Tuple[Optional[int], int] = None, 0
+        #: The content of the last of them.
+        self._last: Dict[str, Any] = {}
+
+    def _number(self) -> int:
+        """The number of the function's present training, from 0."""
+        generation, ended = self._ended
+        return ended if generation == _context.generation() else 0
+
+    def _finished(self) -> List[Dict[str, Any]]:
+        """The contents of the trainings before the one that was committed last."""
+        finished: List[Dict[str, Any]] = (self.checkpoint or {}).get("finished", [])
+        return finished
+
+    def _is_finished(self) -> bool:
+        """Whether a later training than the present one was committed."""
+        return self._number() < len(self._finished())
+
+    def _begins(self) -> bool:
+        """Whether nothing of the present training was committed."""
+        return self.checkpoint is None or self._number() > len(self._finished())
+
+    def _content(self) -> Dict[str, Any]:
+        """The content from which the present training goes on; nothing as it begins."""
+        if self._is_finished():
+            return self._finished()[self._number()]
+        return {} if self._begins() else self.checkpoint or {}
+
+    def _commit_training(self, content: Dict[str, Any]) -> None:
+        finished = self._finished()
+        if self._number() > len(finished):
+            finished = [*finished, self._last]
+        self.checkpoint = {**content, "finished": finished} if finished else content
+        self.commit()
+
+    def _training_ended(self, content: Dict[str, Any]) -> None:
+        self._last = content
+        self._ended = _context.generation(), self._number() + 1
 
 
 class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types of transformers are not looked at.
@@ -73,14 +115,17 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
             # `auto_find_batch_size` begins anew, with smaller batches: the steps since the last commit are made again.
             self._state.restore()
         self._is_training = True
-        if self._state.checkpoint is None:
+        if self._state._begins():
             # A survivor of a loss before the next commit has the steps until then in all that is made outside of the function.
             self._commit(kwargs, state, state.stateful_callbacks)
         else:
+            content = self._state._content()
             for name in _PARTS:
-                kwargs[name].load_state_dict(self._state.checkpoint[name])
-        # Other ranks than those before may have no batch left.
-        self._begin_epoch_if_due(args, state)
+                if name in content:
+                    kwargs[name].load_state_dict(content[name])
+        if not self._state._is_finished():
+            # Other ranks than those before may have no batch left.
+            self._begin_epoch_if_due(args, state)
 
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -127,9 +172,21 @@ class CommitStateCallback(TrainerCallback):  # type: ignore[misc]  # The types o
 
     def _commit(self, parts: Dict[str, Any], state: TrainerState, callbacks: Dict[str, Any]) -> None:
         checkpoint = {name: parts[name].state_dict() for name in _PARTS}
-        shared = {name: value for name, value in asdict(state).items() if name not in _NOT_SHARED}
-        self._state.checkpoint = {**checkpoint, "trainer": {**shared, "stateful_callbacks": callbacks}}
-        self._state.commit()
+        self._state._commit_training({**checkpoint, "trainer": _shared(state, callbacks)})
+
+
+def _shared(state: TrainerState, callbacks: Dict[str, Any]) -> Dict[str, Any]:
+    """What all ranks have of a trainer's state, with the states of its callbacks."""
+    shared = {name: value for name, value in asdict(state).items() if name not in _NOT_SHARED}
+    return {**shared, "stateful_callbacks": callbacks}
+
+
+def _copied(model: torch.nn.Module) -> Dict[str, Any]:
+    """The content of a model, in main memory."""
+    return {
+        name: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else deepcopy(value)
+        for name, value in model.state_dict().items()
+    }
 
 
 def _exportable(trainer: Trainer) -> Iterator[Any]:
@@ -164,6 +221,13 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
     function that `elastic_node.elastic.run` runs. Training ends after `max_steps`; epochs are the sampler's. Where no rank has an
     accelerator, all train on CPUs.
 
+    Several trainings may follow each other in the function, such as one of the head and one of the whole model: each begins with the
+    sampler's epoch 0. They are known by their order, so make the same calls of `train` in each generation. After a loss, those that are
+    over make no step, and leave their models as they were at their ends.
+
+    `train(resume_from_checkpoint=…)` begins from a checkpoint of an earlier run, at its place in the data; a generation
+    that finds the training under way goes on from the state.
+
     Args:
         elastic_state: of `elastic_node.elastic.run`.
         steps_per_commit: 1 for each step.
@@ -188,6 +252,19 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         check_ranks(self.accelerator.num_processes, self.args.device)
         self._commits = CommitStateCallback(elastic_state, steps_per_commit)
         self.add_callback(self._commits)
+
+    def train(self, resume_from_checkpoint: "str | bool | None" = None, *args: Any, **kwargs: Any) -> Any:
+        state = self._elastic_state
+        if not state._begins():
+            resume_from_checkpoint = None
+        elif state._number():
+            # The training before has left the sampler at its end.
+            state.sampler.set_epoch(0)
+            state.sampler.processed_num = 0
+        result = super().train(resume_from_checkpoint, *args, **kwargs)
+        content = state._content() if state._is_finished() else {}
+        state._training_ended(content or {"model": _copied(self.model), "trainer": _shared(self.state, _contents_of(self))})
+        return result
 
     def _check_train_dataset(self) -> None:
         """Refuses a training data set whose samples the state's sampler does not count.
@@ -249,8 +326,10 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         return loader
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> Tuple[int, int]:
-        first, skipped = super()._init_training_state(*args, **kwargs)
-        restored = (self._elastic_state.checkpoint or {}).get("trainer", {})
+        super()._init_training_state(*args, **kwargs)
+        if self._elastic_state._begins():
+            self._count_resumed()
+        restored = self._elastic_state._content().get("trainer", {})
         for name, value in restored.items():
             # Checkpoints of earlier releases have more parts.
             if name not in _NOT_SHARED:
@@ -258,5 +337,16 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]  # The types of transformer
         _restore_callbacks(self, restored.get("stateful_callbacks"))
         # Those of this trainer: its own checkpoints look for each of them.
         self.state.stateful_callbacks = _contents_of(self)
-        is_over = self.state.global_step >= self.state.max_steps
-        return (self.state.num_train_epochs if is_over else first), skipped
+        is_over = self._elastic_state._is_finished() or self.state.global_step >= self.state.max_steps
+        # The sampler skips what is done.
+        return (self.state.num_train_epochs if is_over else 0), 0
+
+    def _count_resumed(self) -> None:
+        """Counts the samples that are done in a checkpoint of the trainer from which the training begins. Its epoch is the place in the
+        data: a number of steps would be that of the ranks which made them."""
+        if not self.state.global_step:
+            return
+        sampler = self._elastic_state.sampler
+        rest, epoch = math.modf(self.state.epoch or 0.0)
+        sampler.set_epoch(int(epoch))
+        sampler.processed_num = 0 if self.args.ignore_data_skip else round(rest * len(sampler.dataset))
