@@ -26,7 +26,7 @@ from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import keras
 
-from . import _holders, _keras_gradients
+from . import _holders, _keras_gradients, _keras_names
 from ._objects import allgather_object, broadcast_object
 from .elastic import ObjectState, State
 
@@ -458,7 +458,8 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc] 
 
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:  # noqa: N802: Horovod's name
     """An optimiser like this one that applies the average of all ranks' gradients. It has the settings of the one given,
-    which must be new.
+    which must be new. Optimisers that the training function makes are told from each other by their order, so make the same ones on each
+    rank.
 
     Loss scaling (`mixed_float16`) belongs inside: ``DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))``, so that
     all ranks skip a step, or none does.
@@ -482,6 +483,10 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
         #: Whether the optimiser has its settings.
         is_made = False
 
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._name_of_calls = _keras_names.of_calls(self.name)
+
         def __setattr__(self, name: str, value: Any) -> None:
             # A LossScaleOptimizer takes away the factor of the optimiser that it is put around: the only moment to refuse it that
             # every rank comes to.
@@ -494,7 +499,7 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
 
         def _averaged(self, grads: Sequence[Any]) -> List[Any]:
             present = [gradient for gradient in grads if gradient is not None]
-            averages = iter(_keras_gradients.averages(present, f"gradients of {self.name}"))
+            averages = iter(_keras_gradients.averages(present, self._name_of_calls))
             return [None if gradient is None else next(averages) for gradient in grads]
 
         if issubclass(kind, keras.optimizers.LossScaleOptimizer):

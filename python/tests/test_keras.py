@@ -48,6 +48,15 @@ def test_all_ranks_skip_a_step_of_infinite_gradients_and_a_finished_epoch_is_not
     assert ends[0]["steps"] + ends[0]["halved"] == 3 * 8, "each batch counts once"
 
 
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+def test_an_optimizer_that_each_generation_makes_anew_averages_with_that_of_a_newcomer(job, backend):
+    """Keras counts names of optimisers in each process: the survivor's is `sgd_3`, the newcomer's `sgd`."""
+    done = trained(job, "keras_stages.py", backend)
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    ends = done.said()
+    assert len(ends) == 2 and all(said["epochs"] == 6 and said["difference"] < 1e-5 for said in ends), done.output
+
+
 def test_keras_callbacks_that_watch_a_value_know_it_after_a_loss(job):
     done = trained(job, "keras_stopped.py", some_backend())
     assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
