@@ -14,6 +14,11 @@ _NEEDS_TORCH_STATE = (
     "step that was broken off or by moments in another type: give it to elastic_node.torch.elastic.TorchState"
 )
 
+_NO_SHAPE_YET = (
+    "{part} in the state has no shape yet, since its module is a lazy one ({kind}): a rank could not take it over. Call the module with "
+    "a batch of the right shape before elastic_node.elastic.run, on every rank; the values are rank 0's"
+)
+
 _SHARED_MEMORY = (
     "{one} and {other} in the state share memory: each rank that takes the state over, or goes back to a commit, gets a copy of each, "
     "and no longer sees in one of them what is written to the other. Keep one of them in the state, the array of which the other is a "
@@ -60,8 +65,8 @@ class ObjectState(State[Dict[str, Any]]):
         kwargs: the attributes; pickle takes their values.
 
     Raises:
-        ValueError: an attribute has the name of a method, such as `commit`. From `run`, and from the first commit of a generation:
-            arrays in the state share memory.
+        ValueError: an attribute has the name of a method, such as `commit`. From `run`: a lazy module of torch has seen no batch. From
+            `run`, and from the first commit of a generation: arrays in the state share memory.
         TypeError: from `run`, and from the first commit of a generation: the state has an optimiser or a gradient scaler of torch, and
             is no `TorchState`.
     """
@@ -102,6 +107,7 @@ class ObjectState(State[Dict[str, Any]]):
 
     def _check_encodable(self) -> None:
         self._refuse_steppers()
+        self._refuse_lazy()
         super()._check_encodable()
         self._check_copies()
         self._refuse_shared(True)
@@ -120,6 +126,15 @@ class ObjectState(State[Dict[str, Any]]):
                 what = "an optimiser" if _torch_tensors.is_optimizer(found) else "a gradient scaler"
                 kind, state = type(found).__name__, type(self).__name__
                 raise TypeError(_NEEDS_TORCH_STATE.format(name=name, what=what, kind=kind, state=state))
+
+    def _refuse_lazy(self) -> None:
+        """Refuses torch's lazy modules that have not seen a batch."""
+        for attribute, module in self._modules():
+            for name, part in module.named_modules():
+                lazy = _torch_tensors.lazy_tensor_of(part)
+                if lazy is not None:
+                    path = ".".join(filter(None, (attribute, name, lazy)))
+                    raise ValueError(_NO_SHAPE_YET.format(part=repr(path), kind=type(part).__name__))
 
     def _refuse_shared(self, has_holders: bool) -> None:
         """Refuses arrays that share memory.

@@ -46,6 +46,14 @@ def is_module(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
+def lazy_tensor_of(module: torch.nn.Module) -> Optional[str]:
+    """The name of a parameter or a buffer of a module, without those within it, that has no shape yet; None if all have one."""
+    import torch
+
+    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return next((name for name, tensor in tensors if torch.nn.parameter.is_lazy(tensor)), None)
+
+
 def drop_gradients(parameters: Iterable[torch.Tensor]) -> None:
     """Drops what a step that was broken off has left. The next backward pass would add to it."""
     for parameter in parameters:

@@ -118,3 +118,13 @@ def test_what_only_a_torch_state_takes_back_to_a_commit_is_refused_in_an_object_
         with pytest.raises(TypeError, match="'part' in the state is or has .* give it to elastic_node.torch.elastic.TorchState"):
             check()
     en.elastic.TorchState(part=part())._check_encodable()
+
+
+@pytest.mark.parametrize("kind", [en.elastic.ObjectState, en.elastic.TorchState])
+def test_a_lazy_module_is_refused_by_name_until_it_has_seen_a_batch(kind):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
+    state = kind(models=[model])
+    with pytest.raises(ValueError, match=r"'models\.1\.weight' in the state has no shape yet.*LazyBatchNorm1d.*Call the module with a batch"):
+        state._check_encodable()
+    model(torch.ones(3, 2))
+    state._check_encodable()
