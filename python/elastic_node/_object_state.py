@@ -227,7 +227,11 @@ class ObjectState(State[Dict[str, Any]]):
 
         # One that was given on this rank alone is known to no other rank.
         world = _context.world()
-        lacking = lacks.union(*allgather_object(sorted(lacks))) if world.size > 1 else lacks
+        own_parts = sorted(lacks), [name for name, sampler in self._samplers() if sampler.repeats]
+        of_ranks = allgather_object(own_parts) if world.size > 1 else [own_parts]
+        for name, sampler in self._samplers():
+            sampler.repeats = any(name in repeating for _, repeating in of_ranks)
+        lacking = lacks.union(*(names for names, _ in of_ranks))
         if not lacking:
             return
         is_root = world.rank == 0

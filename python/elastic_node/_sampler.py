@@ -57,8 +57,9 @@ class EpochOrder:
         self._ended_pass: Optional[Tuple[int, int]] = None
         #: Whether the loop over the epoch's samples has come to its end. A commit within its last step is before that.
         self._is_over = False
-        #: Whether the program begins several passes under one number.
-        self._repeats = False
+        #: Whether the program begins several passes under one number, as far as this rank has seen. It does not go back with the
+        #: progress: what was seen behind a commit holds, too.
+        self.repeats = False
 
     def set_epoch(self, epoch: int) -> None:
         """Begins an epoch, none of whose samples is done. The epoch that a generation finds under way, or done, goes on,
@@ -67,7 +68,7 @@ class EpochOrder:
         Give each pass over the data a number of its own: `state.epoch`, or for a validation that is repeated within an epoch, a count of
         validations in the state. The number of an epoch that this generation has walked through begins it anew. A generation that goes on
         from a commit behind its end cannot know whether that pass comes by again or another one is due: it begins the epoch anew
-        if the program has begun one anew before, else leaves it done, and warns.
+        if a rank has seen the program begin one anew before, else leaves it done, and warns.
 
         Args:
             epoch: its number, from 0; with `shuffle`, it decides the order.
@@ -77,12 +78,12 @@ class EpochOrder:
         # All ranks alike: no rank has gone through its samples before the generation began.
         elif self._walked_in == _context.generation():
             # What was set at the end of the epoch before, and is set again at the start of this one, is one pass.
-            self._repeats = self._repeats or self.processed_num > 0
+            self.repeats = self.repeats or self.processed_num > 0
             self._begin_epoch(epoch, 0)
         elif self._is_over and self.processed_num >= len(self.dataset) > 0:
-            warning = _BEGINS_ANEW if self._repeats else _STAYS_DONE
+            warning = _BEGINS_ANEW if self.repeats else _STAYS_DONE
             logging.getLogger(__name__).warning(warning.format(epoch=epoch))
-            if self._repeats:
+            if self.repeats:
                 self._begin_epoch(epoch, 0)
 
     def _begin_epoch(self, epoch: int, processed: int) -> None:
@@ -91,7 +92,7 @@ class EpochOrder:
 
     def _place(self) -> Dict[str, Optional[int]]:
         """What `_load_place` takes over."""
-        passes = {"is_over": self._is_over, "repeats": self._repeats}
+        passes = {"is_over": self._is_over, "repeats": self.repeats}
         return {"epoch": self.epoch, "processed_num": self.processed_num, **passes, **self._data()}
 
     def data_pass(self, name: str) -> _native.Pass:
@@ -141,7 +142,7 @@ class EpochOrder:
         self._begin_epoch(epoch, processed)
         # States of earlier releases say nothing of passes.
         self._is_over = bool(processed and state_dict.get("is_over"))
-        self._repeats = bool(state_dict.get("repeats"))
+        self.repeats = self.repeats or bool(state_dict.get("repeats"))
 
     def _pass_ended(self) -> None:
         """A pass has given all samples that were left, if any."""

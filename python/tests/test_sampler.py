@@ -194,6 +194,15 @@ def test_another_pass_under_the_number_of_one_that_is_over_is_begun_or_warned_of
     assert given == 10 and "set_epoch(0) begins it anew" in warning and "a number of its own" in warning
 
 
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_rounds_under_one_number_have_all_samples_over_a_loss_within_them(job, after):
+    """The survivor has seen that the program begins a pass anew, also where no commit knows it yet."""
+    done = job("rounds.py", str(after), workers=2, flags=["--min-np", "2"])
+    assert done.code == 0, done.output
+    assert [exited for exited in done.kinds("worker_exited") if "signal 9" in str(exited)], done.output
+    assert done.said() == [{"seen": [16, 16, 16]}] * 2, done.output
+
+
 def test_an_epoch_that_is_set_at_the_end_of_the_one_before_and_at_its_start_is_one_pass(monkeypatch, caplog):
     monkeypatch.setattr(_context, "is_initialized", lambda: False)
     generation = 1
