@@ -37,11 +37,17 @@ pub fn all_reduce_grouped<C: Communicator>(
 }
 
 /// Reduces `buffers` with `reduce`: those of each type together, in the order of the types' codes. The grouping follows
-/// from types and lengths alone, so it is the same on every rank with the same composition, which ranks compare.
+/// from types and lengths alone, so it is the same on every rank with the same composition, which ranks compare. Empty
+/// buffers are no part of it, and are left out. Without any other, nothing is reduced once, so that all ranks meet.
 fn all_reduce_fused(
     mut buffers: Vec<(&mut [u8], DataType)>,
     mut reduce: impl FnMut(&mut [u8], DataType) -> Result<(), CollectiveError>,
 ) -> Result<(), CollectiveError> {
+    buffers.retain(|(data, _)| !data.is_empty());
+    if buffers.is_empty() {
+        // Of a type that has every reduction, and aligned for it.
+        return reduce(bytemuck::cast_slice_mut(&mut [0.0_f32; 0]), DataType::F32);
+    }
     buffers.sort_by_key(|(_, data_type)| *data_type);
     let mut fused = FusionBuffer::new();
     for of_type in buffers.chunk_by_mut(|(_, left), (_, right)| left == right) {
@@ -123,7 +129,14 @@ mod tests {
         for (value, buffer) in (1..).zip(buffers) {
             assert!(buffer.iter().all(|byte| *byte == 2 * value));
         }
-        assert!(doubled(&[]).0.is_empty());
+        assert_eq!(doubled(&[0, ALONE + 1, 0]).0, [ALONE + 1], "as without the empty ones");
+    }
+
+    #[test]
+    fn x_15_no_buffer_and_empty_ones_are_one_call() {
+        for lengths in [&[][..], &[0], &[0, 0]] {
+            assert_eq!(doubled(lengths).0, [0], "{lengths:?}");
+        }
     }
 
     #[test]

@@ -69,6 +69,21 @@ fn x_15_ranks_whose_buffers_have_other_boundaries_are_refused() {
     differs("2 buffers", |communicator, is_odd| {
         sum_of(communicator, if is_odd { &[8] } else { &[5, 3] })
     });
+    // A list without buffers: a rank that has no gradient. Its next call would be summed with the others' present one.
+    for none in [&[][..], &[0]] {
+        differs("all_reduce", move |communicator, is_odd| {
+            sum_of(communicator, if is_odd { none } else { &[5, 3] })
+        });
+        differs("all_reduce", move |communicator, is_odd| {
+            sum_of(communicator, if is_odd { none } else { &[8] })
+        });
+        differs("all_reduce", move |communicator, is_odd| {
+            sum_of(communicator, if is_odd { none } else { &[40_000, 7, 40_000] })
+        });
+        differs("the numbers of buffers differ", move |communicator, is_odd| {
+            sum_of_shards(communicator, 5, if is_odd { none } else { &[3, 5] }, ReduceOp::Sum)
+        });
+    }
     // Buffers that are reduced alone, each of another place.
     differs("the lengths of the buffers, in their order, differ", |communicator, is_odd| {
         let (long, short) = (40_000, 7);
@@ -120,6 +135,14 @@ fn ranks_may_give_one_buffer_either_way_leave_out_empty_ones_and_mix_types() {
             }
             assert_eq!(sum, [3.0; 5]);
             sum_of(communicator, if odd { &[5, 0, 3, 0] } else { &[0, 5, 3] }).unwrap();
+            // Also where buffers are reduced alone, and where nothing is left.
+            sum_of(communicator, if odd { &[0, 40_000, 0] } else { &[40_000] }).unwrap();
+            for none in [&[][..], &[0], &[0, 0]] {
+                sum_of(communicator, if odd { none } else { &[] }).unwrap();
+                let none = if odd { none } else { &[] };
+                sum_of_shards(communicator, 5, none, ReduceOp::Mean).unwrap();
+            }
+            communicator.all_reduce_many::<f32>(&mut [], ReduceOp::Mean).unwrap();
             // The buffers of each type are in one order.
             let (mut one, mut two, mut other) = ([1_u64; 2], [2_u64; 3], [4_u8; 9]);
             let buffers = if odd {

@@ -243,7 +243,8 @@ impl Group {
     ///
     /// All ranks give the buffers in one order. Their lengths are compared, so that ranks whose buffers have other boundaries get an
     /// error, and no sum. Buffers of one length that have changed places cannot be told from each other: take them from a
-    /// `BTreeMap`, whose order is that of its keys, and not from a `HashMap`, whose order is another one in each process.
+    /// `BTreeMap`, whose order is that of its keys, and not from a `HashMap`, whose order is another one in each process. A rank
+    /// without buffers, or with empty ones alone, takes part as well, and gets the error where others have some.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
