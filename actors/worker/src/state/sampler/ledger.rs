@@ -1,6 +1,7 @@
 //! The ledger of finished samples: a small table that is saved, restored and synced together with the state.
 //! Used by `training`.
 
+use std::cmp::Reverse;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
@@ -63,31 +64,16 @@ impl PassEntry {
 
 /// A pass cannot begin: as many are unfinished as the ledger holds.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum TooManyPasses {
-    /// Passes of other names, or through other data.
-    #[error(
-        "the pass {name:?} through {length} samples cannot begin: {} passes are unfinished, and a commit holds no more; walk passes \
-         to their end, or give those that are broken off one name and another epoch number each time",
-        SampleLedger::UNFINISHED_MAX
-    )]
-    Unfinished {
-        /// The name of the pass.
-        name: String,
-        /// Its number of samples.
-        length: u64,
-    },
-    /// Epochs of the same pass, all of which are being walked.
-    #[error(
-        "the pass {name:?} through {length} samples cannot begin: {} epochs of it are walked side by side, and a commit holds no \
-         more; tell them apart by `named`",
-        SampleLedger::EPOCHS_MAX
-    )]
-    SideBySide {
-        /// The name of the pass.
-        name: String,
-        /// Its number of samples.
-        length: u64,
-    },
+#[error(
+    "the pass {name:?} through {length} samples cannot begin: {} passes are unfinished, and a commit holds no more; walk passes \
+     to their end, or give those that are broken off one name and another epoch number each time",
+    SampleLedger::UNFINISHED_MAX
+)]
+pub struct TooManyPasses {
+    /// The name of the pass.
+    pub name: String,
+    /// Its number of samples.
+    pub length: u64,
 }
 
 /// The progress of passes, which are epochs of courses; the one that was used last is at the end.
@@ -99,18 +85,15 @@ pub struct SampleLedger {
 }
 
 impl SampleLedger {
-    /// The most unfinished passes that are remembered. Each takes about 10 bytes of each commit and those of its name.
+    /// The most unfinished passes that are remembered. Each takes about 10 bytes of each commit and those of its name. Beyond it, the
+    /// epoch of a course that was used least recently is forgotten, unless it is being walked.
     pub const UNFINISHED_MAX: usize = 1024;
-    /// Of them, the most of one course. Beyond it, the one that was used least recently is forgotten, unless it is being walked.
-    pub const EPOCHS_MAX: usize = 64;
     /// The most finished passes, or runs of them, that are remembered: with names of 20 bytes they take 490 KiB. A program with so many is
-    /// one that names each. Beyond it, one is forgotten that is not among the last [`RECENT_MAX`](Self::RECENT_MAX).
+    /// one that names each, or whose epoch numbers are those of steps. Beyond it, one is forgotten that is not among the last
+    /// [`RECENT_MAX`](Self::RECENT_MAX).
     pub const FINISHED_MAX: usize = 16_384;
-    /// Of them, the most runs of one course, as of a validation whose epoch numbers are those of steps. Beyond it, the oldest of the
-    /// shortest runs is forgotten.
-    pub const RUNS_MAX: usize = 1024;
-    /// The passes that were used last, which are forgotten last. It is the newest one before them that is forgotten, so a program that
-    /// comes back to all of its passes trains those again that were forgotten and these, not all.
+    /// The passes that were used last, which are forgotten last. Among equals, it is the newest one before them that is forgotten, so a
+    /// program that comes back to all of its passes trains those again that were forgotten and these, not all.
     pub const RECENT_MAX: usize = 1024;
 
     /// The number of finished samples of this epoch.
@@ -125,38 +108,35 @@ impl SampleLedger {
         Some(held.consumed.min(course.length))
     }
 
-    /// Notes that a pass begins, unless it has begun before. Passes that `is_walked` names are not forgotten for it.
+    /// Notes that a pass begins, unless it has begun before. Passes that `is_walked` names are not forgotten for it. Returns the epoch that
+    /// is forgotten for it, if samples of it were drawn: another one of its course, before those of others.
     ///
     /// # Errors
-    /// [`TooManyPasses`]: [`UNFINISHED_MAX`](Self::UNFINISHED_MAX) others are unfinished, each of a course of its own or walked; or
-    /// [`EPOCHS_MAX`](Self::EPOCHS_MAX) of its course are walked.
+    /// [`TooManyPasses`]: [`UNFINISHED_MAX`](Self::UNFINISHED_MAX) others are unfinished, each of a course of its own or walked.
     pub fn begin(
         &mut self,
         course: &DataPass,
         epoch: u64,
         is_walked: impl Fn(&DataPass, u64) -> bool,
-    ) -> Result<(), TooManyPasses> {
+    ) -> Result<Option<(DataPass, u64)>, TooManyPasses> {
         if self.place(course, epoch).is_some() {
-            return Ok(());
+            return Ok(None);
         }
-        let unfinished = || self.entries.iter().filter(|entry| !entry.is_finished());
-        let of_course = unfinished().filter(|entry| entry.course == *course).count();
-        let is_full = unfinished().count() >= Self::UNFINISHED_MAX;
-        let has_too_many = of_course >= Self::EPOCHS_MAX;
-        if has_too_many || is_full {
+        let unfinished = self.entries.iter().filter(|entry| !entry.is_finished()).count();
+        let mut forgotten = None;
+        if unfinished >= Self::UNFINISHED_MAX {
             let is_idle =
                 |entry: &PassEntry| !entry.is_finished() && !is_walked(&entry.course, entry.epoch);
-            let of_others = || if has_too_many { None } else { self.replaced_epoch(is_idle) };
             let own = |entry: &PassEntry| is_idle(entry) && entry.course == *course;
-            let (name, length) = (course.name.clone(), course.length);
-            match self.entries.iter().position(own).or_else(of_others) {
-                Some(oldest) => drop(self.entries.remove(oldest)),
-                None if has_too_many => return Err(TooManyPasses::SideBySide { name, length }),
-                None => return Err(TooManyPasses::Unfinished { name, length }),
-            }
+            let oldest = self.entries.iter().position(own);
+            let Some(oldest) = oldest.or_else(|| self.replaced_epoch(is_idle)) else {
+                return Err(TooManyPasses { name: course.name.clone(), length: course.length });
+            };
+            let PassEntry { course, epoch, consumed } = self.entries.remove(oldest);
+            forgotten = (consumed > 0).then_some((course, epoch));
         }
         self.advance(course, epoch, 0);
-        Ok(())
+        Ok(forgotten)
     }
 
     /// The place of the idle pass that was used least recently of those whose course has a newer unfinished one.
@@ -198,10 +178,15 @@ impl SampleLedger {
         Some((other.consumed, other.course.length))
     }
 
-    /// Notes the number of finished samples of this epoch. A pass that is finished stays so. Returns the name of the finished pass that
-    /// is forgotten for it, where [`FINISHED_MAX`](Self::FINISHED_MAX) others are. It never forgets an unfinished pass, so the ledger of a
-    /// program that calls no [`begin`](Self::begin) grows with its unfinished passes.
-    pub fn advance(&mut self, course: &DataPass, epoch: u64, consumed: u64) -> Option<String> {
+    /// Notes the number of finished samples of this epoch. A pass that is finished stays so. Returns the finished pass that is forgotten for
+    /// it, where [`FINISHED_MAX`](Self::FINISHED_MAX) others are; of a run, the last epoch. It never forgets an unfinished pass, so the
+    /// ledger of a program that calls no [`begin`](Self::begin) grows with its unfinished passes.
+    pub fn advance(
+        &mut self,
+        course: &DataPass,
+        epoch: u64,
+        consumed: u64,
+    ) -> Option<(DataPass, u64)> {
         match self.entries.iter().rposition(|entry| entry.holds(course, epoch)) {
             Some(at) if self.entries[at].is_finished() => return None,
             Some(at) => self.entries[at..].rotate_left(1),
@@ -220,24 +205,17 @@ impl SampleLedger {
             }
             None => true,
         });
-        self.forget_run(course);
         self.entries.push(last);
         self.forget_finished()
     }
 
-    /// Makes room for one more run of the course.
-    fn forget_run(&mut self, course: &DataPass) {
-        let runs = self.entries.iter().enumerate();
-        let runs = runs.filter(|(_, entry)| entry.is_finished() && entry.course == *course);
-        if runs.clone().count() >= Self::RUNS_MAX
-            && let Some((shortest, _)) = runs.min_by_key(|(_, entry)| entry.consumed)
-        {
-            self.entries.remove(shortest);
-        }
-    }
-
-    /// Forgets a finished pass, if there is one too many. Returns its name.
-    fn forget_finished(&mut self) -> Option<String> {
+    /// Forgets a finished pass, if there is one too many, and returns it.
+    ///
+    /// It is one of the shortest runs, and of them the one with the highest epoch number. A training function that begins anew after a
+    /// reset, and whose epoch number is not in its state, comes back to its epochs from the first one on: they have low numbers, and
+    /// follow on each other. A number far above them that stands alone is that of an evaluation at some step, to which no program comes
+    /// back before.
+    fn forget_finished(&mut self) -> Option<(DataPass, u64)> {
         if self.entries.len() <= Self::FINISHED_MAX {
             return None;
         }
@@ -246,9 +224,17 @@ impl SampleLedger {
             return None;
         }
         let recent = self.entries.len().saturating_sub(Self::RECENT_MAX);
-        let newest = self.entries[..recent].iter().rposition(PassEntry::is_finished);
-        let at = newest.or_else(|| self.entries.iter().position(PassEntry::is_finished))?;
-        Some(self.entries.remove(at).course.name)
+        let rank = |entry: &PassEntry| {
+            let (first, last) = entry.epochs().into_inner();
+            (Reverse(last - first), first)
+        };
+        let before = self.entries[..recent].iter().enumerate();
+        let before = before.filter(|(_, entry)| entry.is_finished());
+        // Of equals, the last one.
+        let single = before.max_by_key(|(_, entry)| rank(entry)).map(|(at, _)| at);
+        let at = single.or_else(|| self.entries.iter().position(PassEntry::is_finished))?;
+        let PassEntry { course, epoch, .. } = self.entries.remove(at);
+        Some((course, epoch))
     }
 }
 
@@ -329,7 +315,7 @@ mod tests {
         course: &DataPass,
         epoch: u64,
     ) -> Result<(), TooManyPasses> {
-        ledger.begin(course, epoch, |_, _| false)
+        ledger.begin(course, epoch, |_, _| false).map(drop)
     }
 
     #[test]
@@ -372,7 +358,8 @@ mod tests {
         let mut forgotten = BTreeSet::new();
         for number in held..held + 100 {
             assert_eq!(begin(&mut ledger, &named(number), 0), Ok(()));
-            forgotten.extend(ledger.advance(&named(number), 0, 20));
+            let gone = ledger.advance(&named(number), 0, 20);
+            forgotten.extend(gone.map(|(course, _)| course.name));
         }
         assert_eq!((ledger.entries.len(), forgotten.len()), (1 + held, 100));
         assert_eq!(ledger.consumed(&course(7), 3), 5, "unfinished, and the oldest of all");
@@ -384,22 +371,55 @@ mod tests {
             if forgotten.remove(&course.name) {
                 assert_eq!(ledger.place(&course, 0), None);
                 made_again += 1;
-                forgotten.extend(ledger.advance(&course, 0, 20));
+                let gone = ledger.advance(&course, 0, 20);
+                forgotten.extend(gone.map(|(course, _)| course.name));
             }
         }
         assert!((100..=100 + SampleLedger::RECENT_MAX).contains(&made_again), "{made_again}");
     }
 
+    /// A full ledger: finished epochs of one course, none of which follows on another, from `first` on.
+    fn full_of_single_ones(first: u64) -> SampleLedger {
+        let epochs = (first..).step_by(2).take(SampleLedger::FINISHED_MAX);
+        let finished = |epoch| PassEntry { course: course(7), epoch, consumed: 7 };
+        SampleLedger { entries: epochs.map(finished).collect() }
+    }
+
     #[test]
-    fn a_pass_whose_epoch_numbers_are_those_of_steps_has_a_bound_of_its_own() {
-        let mut ledger = SampleLedger::default();
-        (0..9).for_each(|epoch| drop(ledger.advance(&course(7), epoch, 7)));
-        for number in 0..2 * SampleLedger::RUNS_MAX as u64 {
-            assert_eq!(ledger.advance(&course(7), 1_000_000 + 5 * number, 7), None);
+    fn h_23_epochs_are_remembered_before_passes_whose_numbers_are_those_of_steps() {
+        let mut ledger = full_of_single_ones(1_000_000);
+        let mut evaluated: Vec<u64> = ledger.entries.iter().map(|entry| entry.epoch).collect();
+        let mut forgotten = BTreeSet::new();
+        let mut advance = |ledger: &mut SampleLedger, epoch, consumed| {
+            let gone = ledger.advance(&course(7), epoch, consumed);
+            forgotten.extend(gone.map(|(_, epoch)| epoch));
+        };
+        // Evaluations within each epoch; the last epoch is not finished.
+        for epoch in 0..3 {
+            advance(&mut ledger, epoch, 1);
+            for step in 0..SampleLedger::RECENT_MAX as u64 {
+                let number = 2_000_000 + 10_000 * epoch + 2 * step;
+                advance(&mut ledger, number, 7);
+                evaluated.push(number);
+            }
+            advance(&mut ledger, epoch, if epoch < 2 { 7 } else { 2 });
         }
-        assert_eq!(ledger.entries.len(), SampleLedger::RUNS_MAX);
-        assert_eq!(ledger.place(&course(7), 3), Some(7), "of a longer run");
-        assert_eq!(ledger.place(&course(7), 1_000_000), None);
+        let places: Vec<_> = (0..3).filter_map(|epoch| ledger.place(&course(7), epoch)).collect();
+        assert_eq!(places, [7, 7, 2]);
+        assert_eq!(ledger.entries.len(), 1 + SampleLedger::FINISHED_MAX);
+        evaluated.retain(|number| ledger.place(&course(7), *number).is_none());
+        assert_eq!(evaluated.len(), 3 * SampleLedger::RECENT_MAX + 1);
+        assert_eq!(forgotten, evaluated.into_iter().collect(), "each is told");
+    }
+
+    #[test]
+    fn h_23_a_run_of_epochs_is_remembered_before_single_ones_of_lower_numbers() {
+        let mut ledger = full_of_single_ones(0);
+        (1_000_000..1_000_002).for_each(|epoch| drop(ledger.advance(&course(7), epoch, 7)));
+        for step in 0..2 * SampleLedger::RECENT_MAX as u64 {
+            assert!(ledger.advance(&course(7), 100_000 + 2 * step, 7).is_some());
+        }
+        assert_eq!(ledger.place(&course(7), 1_000_000), Some(7));
     }
 
     #[test]
@@ -429,12 +449,16 @@ mod tests {
     #[test]
     fn h_23_the_epoch_that_was_broken_off_first_gives_way_unless_it_is_walked() {
         let mut ledger = SampleLedger::default();
-        let all = 0..SampleLedger::EPOCHS_MAX as u64;
-        all.clone().for_each(|epoch| drop(ledger.advance(&course(7), epoch, 1)));
-        assert_eq!(ledger.begin(&course(7), 100, |_, epoch| epoch < 2), Ok(()));
+        let all = 0..SampleLedger::UNFINISHED_MAX as u64;
+        all.clone().for_each(|epoch| drop(ledger.advance(&course(7), epoch, epoch % 2)));
+        let next = ledger.begin(&course(7), 10_000, |_, epoch| epoch < 2);
+        assert_eq!(next, Ok(None), "nothing of it was drawn");
+        let next = ledger.begin(&course(7), 10_001, |_, epoch| epoch < 2);
+        assert_eq!(next, Ok(Some((course(7), 3))));
         let held: Vec<_> = all.filter(|epoch| ledger.place(&course(7), *epoch).is_none()).collect();
-        assert_eq!(held, [2]);
-        let refused = ledger.begin(&course(7), 101, |_, _| true).map_err(|error| error.to_string());
-        assert!(refused.as_ref().is_err_and(|text| text.contains("64 epochs")), "{refused:?}");
+        assert_eq!(held, [2, 3]);
+        let refused =
+            ledger.begin(&course(7), 101_000, |_, _| true).map_err(|error| error.to_string());
+        assert!(refused.as_ref().is_err_and(|text| text.contains("1024 passes")), "{refused:?}");
     }
 }

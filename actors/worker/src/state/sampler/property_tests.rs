@@ -117,7 +117,7 @@ proptest! {
                     committed = live.clone();
                 }
                 _ => {
-                    prop_assert_eq!(live.0.begin(&course, epoch, |_, _| false), Ok(()));
+                    prop_assert_eq!(live.0.begin(&course, epoch, |_, _| false), Ok(None));
                     let place = live.1.entry(epoch).or_insert(0);
                     *place = length.min(*place + 1);
                     live.0.advance(&course, epoch, *place);

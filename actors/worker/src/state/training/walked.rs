@@ -1,5 +1,5 @@
-//! `WalkedPasses`: the passes through data that were walked to their end in a generation. One that begins again has no samples,
-//! and the user is told. `PassesUnderWay`: those that are being walked. Used by `worker`.
+//! `WalkedPasses`: the passes through data that were walked to their end in a generation, or lost their place in it. One that begins
+//! again has no samples, or the same ones again, and the user is told. `PassesUnderWay`: those that are being walked. Used by `worker`.
 
 use std::rc::{Rc, Weak};
 
@@ -14,6 +14,8 @@ const TOLD_MAX: usize = 1024;
 pub(super) struct WalkedPasses {
     /// As the ledger that makes them empty.
     ended: SampleLedger,
+    /// The passes that were broken off and gave their place to others, each as one that is finished.
+    displaced: SampleLedger,
     /// The courses of which the user was told that a pass began again.
     told: Vec<DataPass>,
 }
@@ -22,6 +24,16 @@ impl WalkedPasses {
     /// A pass has no more samples.
     pub(super) fn end(&mut self, course: &DataPass, epoch: u64) {
         self.ended.advance(course, epoch, course.length);
+    }
+
+    /// A pass has lost its place to another one.
+    pub(super) fn displace(&mut self, course: &DataPass, epoch: u64) {
+        self.displaced.advance(course, epoch, course.length);
+    }
+
+    /// Whether a pass has lost its place here.
+    pub(super) fn is_displaced(&self, course: &DataPass, epoch: u64) -> bool {
+        self.displaced.place(course, epoch).is_some()
     }
 
     /// Whether the user is to be told that a pass which is done begins: if it was walked to its end here, once for all epochs of its

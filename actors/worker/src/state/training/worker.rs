@@ -61,6 +61,15 @@ impl WorkerRanks {
     }
 }
 
+/// What the user was told of the passes in this generation, once.
+#[derive(Debug, Default)]
+struct ToldOfPasses {
+    /// A finished pass is forgotten.
+    forgotten: Cell<bool>,
+    /// A pass begins anew whose place was forgotten.
+    displaced: Cell<bool>,
+}
+
 /// A rank's place in the current generation: its numbers, its collectives, its share of the data.
 ///
 /// A new one is made for each generation; the training function gets it as an argument. Collectives block,
@@ -75,8 +84,8 @@ pub struct Worker {
     /// The passes through data that were walked to their end in this generation.
     walked: RefCell<WalkedPasses>,
     under_way: RefCell<PassesUnderWay>,
-    /// Whether the user was told that a finished pass is forgotten.
-    has_told_forgotten: Cell<bool>,
+    /// What the user was told of the passes.
+    told: ToldOfPasses,
     /// The passes that were drawn from since the last commit.
     passes: RefCell<DrawnPasses>,
     boundary: Cell<u64>,
@@ -102,7 +111,7 @@ impl Worker {
             ledger,
             walked: RefCell::default(),
             under_way: RefCell::default(),
-            has_told_forgotten: Cell::new(false),
+            told: ToldOfPasses::default(),
             passes: RefCell::default(),
             boundary: Cell::new(0),
             committed: Cell::new(false),
@@ -190,10 +199,11 @@ impl Worker {
     /// name of its own (`.named(format!("validation {count}"))`). Passes under other epoch numbers do not disturb each other, side by
     /// side or one within another. So a training that begins again from epoch 0, over the same data, needs numbers that go on, or a name.
     ///
-    /// A commit holds 1024 unfinished passes, 64 of them under one name; beyond that, the pass that would begin takes the place of one
-    /// that was broken off, under the name's other epoch numbers, or panics. Of finished ones it holds 16,384, where epochs of one name that
-    /// follow on each other count as one; a warning says when one is forgotten. Under one name it holds 1024 that do not follow on each
-    /// other.
+    /// A commit holds 1024 unfinished passes. Beyond that, the pass that would begin takes the place of one that was broken off, under the
+    /// name's other epoch numbers, or panics; one that lost its place so and is walked again begins anew, with a warning. Of finished ones
+    /// a commit holds 16,384, where epochs of one name that follow on each other count as one. So number evaluations over the same data by
+    /// their count, from a base above all epochs (`1_000_000 + count`), or name them. Beyond that, single ones of high numbers are
+    /// forgotten before long runs and low numbers, and a warning says so.
     ///
     /// A batch counts as done at the next commit once it was drawn, trained or not. What draws ahead loses samples after a loss:
     /// `peekable()`, `collect()`, a thread that loads the next batches. Draw a batch when the one before is trained; or draw some
@@ -225,8 +235,7 @@ impl Worker {
     /// # Errors
     /// [`BatchPlan`](super::Error::BatchPlan) if the plan cannot be carried out: in a world larger than the number of
     /// shards, against the driver's `--shards`, or by a state that was trained with another plan.
-    /// [`Passes`](super::Error::Passes) if 1024 other passes are unfinished, or 64 epochs of this one are walked side by side: a commit
-    /// holds no more.
+    /// [`Passes`](super::Error::Passes) if 1024 other passes are unfinished, and none of them can give way: a commit holds no more.
     pub fn shards<'a, D: Dataset + ?Sized>(
         &'a self,
         data: &'a D,
@@ -391,13 +400,13 @@ impl Worker {
         self.drawn.set(self.drawn.get() + 1);
         self.passes.borrow_mut().draw(course, *epoch, batch_size);
         let forgotten = self.ledger.borrow_mut().advance(course, *epoch, consumed);
-        if let Some(name) = forgotten
-            && !self.has_told_forgotten.replace(true)
+        if let Some((DataPass { name, .. }, epoch)) = forgotten
+            && !self.told.forgotten.replace(true)
         {
             self.tell(format!(
-                "{} passes are done, and a commit holds no more: the pass {name:?} is forgotten, and so is one more for each \
-                 that ends; a program that comes back to one after a reset trains it again, unless its state says which are done; epochs \
-                 of one name that follow on each other count as one",
+                "{} passes are done, and a commit holds no more: epoch {epoch} of the pass {name:?} is forgotten, and so is one more \
+                 for each that ends; a program that comes back to one after a reset trains it again, unless its state says which are \
+                 done; epochs of one name that follow on each other count as one: number evaluations by their count",
                 SampleLedger::FINISHED_MAX
             ));
         }
@@ -425,9 +434,21 @@ impl Worker {
                  next pass another epoch number, or a name of its own by `named`"
             ));
         }
+        let mut walked = self.walked.borrow_mut();
+        let is_new = self.ledger.borrow().place(&course, epoch).is_none();
+        if is_new && walked.is_displaced(&course, epoch) && !self.told.displaced.replace(true) {
+            let DataPass { name, length, .. } = &course;
+            self.tell(format!(
+                "epoch {epoch} of the pass {name:?} through {length} samples begins anew: {} passes were begun after it and not walked to \
+                 their end, and a commit holds the places of no more; draw from fewer passes in turn, or walk each to its end",
+                SampleLedger::UNFINISHED_MAX
+            ));
+        }
         let mut under_way = self.under_way.borrow_mut();
         let is_walked = |course: &DataPass, epoch| under_way.has(course, epoch);
-        self.ledger.borrow_mut().begin(&course, epoch, is_walked)?;
+        if let Some((course, epoch)) = self.ledger.borrow_mut().begin(&course, epoch, is_walked)? {
+            walked.displace(&course, epoch);
+        }
         Ok(under_way.begin(course, epoch))
     }
 

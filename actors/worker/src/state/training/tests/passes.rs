@@ -55,9 +55,8 @@ fn h_23_a_pass_of_one_batch_ends_also_when_the_ledger_has_forgotten_it() {
     alone(|worker, _state| {
         let mut ended = worker.sampler(&BATCH, BATCH, 0).into_iter();
         assert_eq!(ended.next().map(|batch| batch.len()), Some(BATCH));
-        for number in 1..=SampleLedger::RUNS_MAX as u64 {
-            assert_eq!(worker.sampler(&BATCH, BATCH, 2 * number).into_iter().count(), 1);
-        }
+        let mut held = SampleLedger::with_finished(SampleLedger::FINISHED_MAX);
+        std::mem::swap(&mut *worker.ledger().borrow_mut(), &mut held);
         assert_eq!(worker.ledger().borrow().place(&pass(BATCH), 0), None);
         assert!(ended.next().is_none());
         Ok(())
@@ -164,15 +163,60 @@ fn h_23_a_pass_that_is_walked_is_not_forgotten_for_one_that_begins() {
             let mut batches = worker.sampler(&SAMPLES, BATCH, epoch).into_iter();
             batches.next().map(|_first| batches)
         };
-        let walked: Vec<_> = (0..SampleLedger::EPOCHS_MAX as u64).filter_map(begin).collect();
-        let panic = catch_unwind(AssertUnwindSafe(|| begin(1_000).is_some()));
+        let walked: Vec<_> = (0..SampleLedger::UNFINISHED_MAX as u64).filter_map(begin).collect();
+        let panic = catch_unwind(AssertUnwindSafe(|| begin(10_000).is_some()));
         let text = panic.expect_err("it is one too many").downcast::<String>().expect("a text");
-        assert!(text.contains("64 epochs of it") && text.contains("`named`"), "{text}");
+        assert!(text.contains("1024 passes") && text.contains("to their end"), "{text}");
         assert!(walked.into_iter().all(|batches| batches.count() == 1), "the second batch");
-        assert!(begin(1_000).is_some());
+        assert!(begin(10_000).is_some());
         Ok(())
     })
     .expect("nothing is lost");
+}
+
+/// Draws a batch of each of so many tasks in turn, which one name and an epoch number of each tell, until all have ended or a batch
+/// more than they have was drawn of each. Returns how often each sample was given.
+fn draw_in_turn(
+    worker: &Worker,
+    state: &mut State<Training>,
+    tasks: usize,
+) -> Result<Vec<[u32; SAMPLES]>, Error> {
+    let mut counts = vec![[0; SAMPLES]; tasks];
+    for _ in 0..=SAMPLES / BATCH {
+        (0..).zip(&mut counts).for_each(|(task, counts)| walk(worker, task, counts, 1));
+        state.commit(worker)?;
+    }
+    Ok(counts)
+}
+
+#[test]
+fn h_23_each_sample_of_a_thousand_tasks_that_are_drawn_from_in_turn_is_given_once() {
+    let mut cluster = Cluster::new();
+    cluster.start(0, nothing, |worker: &Worker, state: &mut State<Training>| {
+        let counts = draw_in_turn(worker, state, SampleLedger::UNFINISHED_MAX)?;
+        assert!(counts.iter().all(|counts| *counts == [1; SAMPLES]));
+        // As one that breaks each epoch off.
+        (10_000..12_000).for_each(|epoch| walk(worker, epoch, &mut [0; SAMPLES], 1));
+        Ok(())
+    });
+    cluster.begin(&[0], FROM_0, 0);
+    cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
+    assert_eq!(warnings(&cluster), [""; 0]);
+}
+
+#[test]
+fn h_23_a_task_that_lost_its_place_and_is_drawn_from_again_is_warned_of() {
+    let mut cluster = Cluster::new();
+    cluster.start(0, nothing, |worker: &Worker, state: &mut State<Training>| {
+        let counts = draw_in_turn(worker, state, SampleLedger::UNFINISHED_MAX + 1)?;
+        assert!(counts.iter().flatten().any(|count| *count > 1), "the first batch again");
+        Ok(())
+    });
+    cluster.begin(&[0], FROM_0, 0);
+    cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
+    let told = warnings(&cluster);
+    let is_it = |text: &str| text.contains("begins anew: 1024 passes");
+    assert!(matches!(told[..], [text] if is_it(text)), "{told:?}");
 }
 
 /// A pass by ranks, without a name.
