@@ -182,7 +182,7 @@ impl Membership {
     }
 
     /// Concludes the generation after the end of the training function. An end of the generation at this worker
-    /// decides, even if the training function has swallowed the error that reported it.
+    /// decides, even if the training function has swallowed the error that reported it: what was drawn after it does not count.
     ///
     /// # Errors
     /// This library has a fault. The training function's own error comes from the next [`enter`](Self::enter).

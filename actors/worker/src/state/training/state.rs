@@ -158,8 +158,8 @@ impl<T: Serialize + DeserializeOwned> State<T> {
     ///
     /// # Errors
     /// [`Error::Interrupted`] when the world changes here: the commit is kept. [`Error::Aborted`] when the
-    /// generation has ended: nothing was committed. Return both with `?`. [`Error::State`] if the state cannot
-    /// be encoded.
+    /// generation has ended: nothing was committed. Return both with `?`: what is drawn after them does not count, and is given
+    /// again. [`Error::State`] if the state cannot be encoded.
     pub fn commit(&mut self, worker: &Worker) -> Result<()> {
         worker.alive()?;
         self.enter_generation(worker.stamp().generation);

@@ -1,7 +1,7 @@
 //! `Worker`: a rank's place in the current generation, as the training function sees it. Made by the run
 //! loop for each generation.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
@@ -68,6 +68,8 @@ struct ToldOfPasses {
     forgotten: Cell<bool>,
     /// A pass begins anew whose place was forgotten.
     displaced: Cell<bool>,
+    /// A pass is drawn from after the end of the generation.
+    ended: Cell<bool>,
 }
 
 /// A rank's place in the current generation: its numbers, its collectives, its share of the data.
@@ -81,6 +83,8 @@ pub struct Worker {
     group: Group,
     life: Rc<GenerationLife>,
     ledger: Rc<RefCell<SampleLedger>>,
+    /// A copy of the ledger from the end of the generation on, where live state is kept: what is drawn then does not count.
+    ledger_after_end: OnceCell<Rc<RefCell<SampleLedger>>>,
     /// The passes through data that were walked to their end in this generation.
     walked: RefCell<WalkedPasses>,
     under_way: RefCell<PassesUnderWay>,
@@ -109,6 +113,7 @@ impl Worker {
             group,
             life,
             ledger,
+            ledger_after_end: OnceCell::new(),
             walked: RefCell::default(),
             under_way: RefCell::default(),
             told: ToldOfPasses::default(),
@@ -266,7 +271,8 @@ impl Worker {
     /// sampler gave last then counts as done.
     ///
     /// # Errors
-    /// [`Interrupted`](super::Error::Interrupted) and [`Aborted`](super::Error::Aborted): return them with `?`.
+    /// [`Interrupted`](super::Error::Interrupted) and [`Aborted`](super::Error::Aborted): return them with `?`. What is drawn after them
+    /// does not count, and is given again.
     pub fn check_host_updates(&self) -> Result<()> {
         self.life.alive()?;
         self.checked.set(self.checked.get() + 1);
@@ -376,7 +382,11 @@ impl Worker {
                 control.shared().go_on();
                 return Ok(());
             }
-            Ok(TrainingCommand::Stop) => self.life.ended(GenerationEnd::Interrupted { committed }),
+            Ok(TrainingCommand::Stop) => {
+                let ledger = self.ledger.borrow().clone();
+                let _ = self.ledger_after_end.set(Rc::new(RefCell::new(ledger)));
+                self.life.ended(GenerationEnd::Interrupted { committed })
+            }
             Ok(TrainingCommand::End) => {
                 let reason = self.life.abort_reason();
                 let reason = reason.unwrap_or_else(|| "the generation has ended".to_owned());
@@ -397,9 +407,16 @@ impl Worker {
     /// each rank, unless the course's plan decides it.
     pub(super) fn draw(&self, pass: &PassUnderWay, batch_size: Option<u64>, consumed: u64) {
         let PassUnderWay { course, epoch } = pass;
+        if self.ledger_after_end.get().is_some() && !self.told.ended.replace(true) {
+            self.tell(format!(
+                "a batch of the pass {:?} is drawn after the generation has ended: it does not count, and is given again; return the \
+                 error of `commit` and `check_host_updates` with `?`",
+                course.name
+            ));
+        }
         self.drawn.set(self.drawn.get() + 1);
         self.passes.borrow_mut().draw(course, *epoch, batch_size);
-        let forgotten = self.ledger.borrow_mut().advance(course, *epoch, consumed);
+        let forgotten = self.ledger().borrow_mut().advance(course, *epoch, consumed);
         if let Some((DataPass { name, .. }, epoch)) = forgotten
             && !self.told.forgotten.replace(true)
         {
@@ -435,7 +452,7 @@ impl Worker {
             ));
         }
         let mut walked = self.walked.borrow_mut();
-        let is_new = self.ledger.borrow().place(&course, epoch).is_none();
+        let is_new = self.ledger().borrow().place(&course, epoch).is_none();
         if is_new && walked.is_displaced(&course, epoch) && !self.told.displaced.replace(true) {
             let DataPass { name, length, .. } = &course;
             self.tell(format!(
@@ -446,7 +463,9 @@ impl Worker {
         }
         let mut under_way = self.under_way.borrow_mut();
         let is_walked = |course: &DataPass, epoch| under_way.has(course, epoch);
-        if let Some((course, epoch)) = self.ledger.borrow_mut().begin(&course, epoch, is_walked)? {
+        if let Some((course, epoch)) =
+            self.ledger().borrow_mut().begin(&course, epoch, is_walked)?
+        {
             walked.displace(&course, epoch);
         }
         Ok(under_way.begin(course, epoch))
@@ -455,7 +474,7 @@ impl Worker {
     /// Whether a pass that was walked to its end in this generation begins again, which is to be told.
     pub(super) fn begins_empty(&self, course: &DataPass, epoch: u64) -> bool {
         let is_done =
-            course.length > 0 && self.ledger.borrow().consumed(course, epoch) >= course.length;
+            course.length > 0 && self.ledger().borrow().consumed(course, epoch) >= course.length;
         is_done && self.walked.borrow_mut().begins_again(course, epoch)
     }
 
@@ -469,13 +488,13 @@ impl Worker {
     /// back to a commit before the pass began.
     pub(super) fn place_of(&self, pass: &PassUnderWay, gave_last: bool) -> u64 {
         let lacking = if gave_last { pass.course.length } else { 0 };
-        self.ledger.borrow().place(&pass.course, pass.epoch).unwrap_or(lacking)
+        self.ledger().borrow().place(&pass.course, pass.epoch).unwrap_or(lacking)
     }
 
     /// Warns of a pass that begins although one of its name is unfinished through another number of samples: the ledger
     /// came from another rank, whose data set is another one than this rank's.
     fn tell_other_data(&self, course: &DataPass, epoch: u64) {
-        if let Some((finished, of)) = self.ledger.borrow().other_length(course, epoch) {
+        if let Some((finished, of)) = self.ledger().borrow().other_length(course, epoch) {
             let (name, samples, rank) = (&course.name, course.length, self.rank());
             warn!(
                 name,
@@ -488,8 +507,9 @@ impl Worker {
         }
     }
 
-    pub(super) const fn ledger(&self) -> &Rc<RefCell<SampleLedger>> {
-        &self.ledger
+    /// The ledger that this generation's passes go by.
+    pub(super) fn ledger(&self) -> &Rc<RefCell<SampleLedger>> {
+        self.ledger_after_end.get().unwrap_or(&self.ledger)
     }
 
     /// The number of steps completed since the last commit. The last batch that was given out is not counted:

@@ -1,13 +1,15 @@
 //! Tests of passes through data: many at a time, and one that is walked through again (H-23).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use elastic_protocol::messages::{Ballot, SyncPlan, WorkerToDriver};
 
 use super::super::batches::Batches;
 use super::super::{BatchPlan, Error, Membership, State, Worker, run_loop};
 use super::cluster::{Cluster, Said};
-use super::program::Training;
+use super::program::{self, Training};
 use super::{FROM_0, nothing};
 use crate::state::sampler::{DataPass, SampleLedger};
 
@@ -271,6 +273,43 @@ fn h_23_a_pass_that_was_finished_before_a_reset_is_warned_of_only_if_it_is_walke
     cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
     let told = warnings(&cluster);
     assert!(matches!(told[..], [text] if text.contains("another epoch number")), "{told:?}");
+}
+
+#[test]
+fn h_23_what_is_drawn_after_an_interrupt_that_the_program_swallowed_is_given_again() {
+    for commits in [true, false] {
+        let mut cluster = Cluster::new();
+        let finish = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&finish);
+        cluster.start(0, nothing, move |worker: &Worker, state: &mut State<Training>| {
+            while !state.done {
+                for batch in worker.sampler(&program::SAMPLES, BATCH, state.epoch) {
+                    worker.barrier()?;
+                    batch.iter().for_each(|sample| state.counts[sample] += 1);
+                    let told =
+                        if commits { state.commit(worker) } else { worker.check_host_updates() };
+                    // As a program that only logs the error.
+                    drop(told);
+                }
+                state.epoch += 1;
+                state.done = is_over.load(Ordering::SeqCst);
+            }
+            assert_eq!(state.counts, [state.epoch as u32; program::SAMPLES]);
+            Ok(())
+        });
+        cluster.begin(&[0], FROM_0, 0);
+        for _ in 0..3 {
+            let kept = cluster.interrupt(&[0]);
+            cluster.begin(&[0], SyncPlan::Skip, kept[0].step.0);
+        }
+        finish.store(true, Ordering::SeqCst);
+        cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
+        let told = warnings(&cluster);
+        assert!(
+            told.iter().all(|text| text.contains("after the generation has ended")),
+            "{told:?}"
+        );
+    }
 }
 
 /// The warnings that worker 0 has told the driver.
