@@ -285,3 +285,32 @@ def test_the_sampler_goes_on_in_an_epoch_that_has_begun():
     assert sorted(seen) == list(range(10))
     with pytest.raises(ValueError, match="drop_last"):
         en.ElasticDistributedSampler(range(10), drop_last=True)
+
+
+def test_labels_of_optimizers_that_look_alike_are_the_same_on_survivors_and_newcomers(monkeypatch):
+    from elastic_node._process_sets import global_process_set
+    from elastic_node.torch import _labels
+
+    def made():
+        return _labels.Label([torch.zeros(3, 5, 7)], None, global_process_set)
+
+    def begin():
+        _labels._taken.clear()
+
+    first, second = made(), made()
+    assert str(second) == f"{first}.1"
+    monkeypatch.setattr(_labels._context, "in_generation", lambda: True)
+    begin()
+    within = [made(), made()]
+    assert [str(it) for it in within] == [f"{first}.2", f"{first}.3"]
+    begin()
+    # One that is kept goes on with its label, and a new one takes the next: a newcomer makes both.
+    within[0].take()
+    assert str(made()) == f"{first}.3"
+    begin()
+    anew = made()
+    assert str(anew) == str(within[0]) and anew.is_taken and not within[0].is_taken
+    with pytest.raises(RuntimeError, match="parameters that look alike"):
+        within[0].take()
+    for label in (first, second, anew):
+        label.take()

@@ -1,7 +1,7 @@
-"""Experts that look alike, with an optimiser for each. Each rank's batch goes to one expert, another one on each rank. Rank 1 dies by
-kill -9, once. The argument says where the optimisers are made: "before" the training function, "within" it, or one of them "late" within
-it and kept; or that rank 1 makes them in another order, and dies not, and each rank steps them in one order ("swapped") or in its own
-("swapped_steps"). Each rank tells its weights, and those of the same training by plain
+"""Experts that look alike, with an optimiser for each. Each rank's batch goes to one expert, another one on each rank. Rank 1
+dies by kill -9, once. The argument says where the optimisers are made: "before" the training function, "within" it, or one of
+them "late" within it and kept; or that rank 1 makes them in another order, and dies not, and each rank steps them in one
+order ("swapped") or in its own ("swapped_steps"). Each rank tells its weights, and those of the same training by plain
 optimisers."""
 
 import json

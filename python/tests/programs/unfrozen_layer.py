@@ -1,7 +1,8 @@
-"""A training that begins with a frozen layer and unfreezes it at one step, as fine-tuning does. Rank 1 dies by kill -9, once: in the step
-that unfreezes the layer, or in a later one. Its successor, and after a rollback the survivor, does not come to that line as the step
-is made again, or comes to it again. The arguments say how gradients are averaged, "optimizer", "ddp" or "shards", in which step rank 1
-dies, and in which one the layer is frozen again, if it is. Each rank tells its weights, and those of the same training by a plain optimiser."""
+"""A training that begins with a frozen layer and unfreezes it at one step, as fine-tuning does. Rank 1 dies by kill -9, once:
+in the step that unfreezes the layer, or in a later one. Its successor, and after a rollback the survivor, does not come to
+that line as the step is made again, or comes to it again. The arguments say how gradients are averaged, "optimizer", "ddp" or
+"shards", in which step rank 1 dies, and in which one the layer is frozen again, if it is. Each rank tells its weights, and
+those of the same training by a plain optimiser."""
 
 import json
 import sys
