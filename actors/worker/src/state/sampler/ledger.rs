@@ -42,6 +42,15 @@ impl PassEntry {
         self.epoch.saturating_sub(before)..=self.epoch
     }
 
+    /// An order of runs: the greatest is the one to which a program is least likely to come back before others. Those are the
+    /// shortest, and of them the one with the highest number. A training function that begins anew after a reset, and whose epoch
+    /// number is not in its state, comes back to its epochs from the first one on: they have low numbers, and follow on each
+    /// other. A high number that stands alone is that of an evaluation at some step.
+    const fn dispensable(&self) -> (Reverse<u64>, u64) {
+        let epochs = self.epochs();
+        (Reverse(*epochs.end() - *epochs.start()), *epochs.start())
+    }
+
     fn holds(&self, course: &DataPass, epoch: u64) -> bool {
         self.epochs().contains(&epoch) && self.course == *course
     }
@@ -85,15 +94,17 @@ pub struct SampleLedger {
 }
 
 impl SampleLedger {
-    /// The most unfinished passes that are remembered. Each takes about 10 bytes of each commit and those of its name. Beyond it, the
-    /// epoch of a course that was used least recently is forgotten, unless it is being walked.
+    /// The most unfinished passes that are remembered. Each takes about 10 bytes of each commit and those of its name. Beyond it,
+    /// the epoch of a course that was used least recently is forgotten, unless it is being walked.
     pub const UNFINISHED_MAX: usize = 1024;
     /// The most finished passes, or runs of them, that are remembered: with names of 20 bytes they take 490 KiB. A program with so many is
-    /// one that names each, or whose epoch numbers are those of steps. Beyond it, one is forgotten that is not among the last
-    /// [`RECENT_MAX`](Self::RECENT_MAX).
+    /// one that names each. Beyond it, one is forgotten that is not among the last [`RECENT_MAX`](Self::RECENT_MAX).
     pub const FINISHED_MAX: usize = 16_384;
-    /// The passes that were used last, which are forgotten last. Among equals, it is the newest one before them that is forgotten, so a
-    /// program that comes back to all of its passes trains those again that were forgotten and these, not all.
+    /// Of them, the most runs of one course, as of evaluations whose epoch numbers are those of steps. Each commit encodes them:
+    /// so many take 0.1 ms, and as many as of all courses would take 2 ms.
+    pub const RUNS_MAX: usize = 1024;
+    /// The passes that were used last, which are forgotten last. Among equals, it is the newest one before them that is
+    /// forgotten, so a program that comes back to all of its passes trains those again that were forgotten and these, not all.
     pub const RECENT_MAX: usize = 1024;
 
     /// The number of finished samples of this epoch.
@@ -108,8 +119,8 @@ impl SampleLedger {
         Some(held.consumed.min(course.length))
     }
 
-    /// Notes that a pass begins, unless it has begun before. Passes that `is_walked` names are not forgotten for it. Returns the epoch that
-    /// is forgotten for it, if samples of it were drawn: another one of its course, before those of others.
+    /// Notes that a pass begins, unless it has begun before. Passes that `is_walked` names are not forgotten for it. Returns the
+    /// epoch that is forgotten for it, if samples of it were drawn: another one of its course, before those of others.
     ///
     /// # Errors
     /// [`TooManyPasses`]: [`UNFINISHED_MAX`](Self::UNFINISHED_MAX) others are unfinished, each of a course of its own or walked.
@@ -178,9 +189,9 @@ impl SampleLedger {
         Some((other.consumed, other.course.length))
     }
 
-    /// Notes the number of finished samples of this epoch. A pass that is finished stays so. Returns the finished pass that is forgotten for
-    /// it, where [`FINISHED_MAX`](Self::FINISHED_MAX) others are; of a run, the last epoch. It never forgets an unfinished pass, so the
-    /// ledger of a program that calls no [`begin`](Self::begin) grows with its unfinished passes.
+    /// Notes the number of finished samples of this epoch. A pass that is finished stays so. Returns the finished pass that is
+    /// forgotten for it, where as many others are as the ledger holds; of a run, the last epoch. It never forgets an unfinished
+    /// pass, so the ledger of a program that calls no [`begin`](Self::begin) grows with its unfinished passes.
     pub fn advance(
         &mut self,
         course: &DataPass,
@@ -205,16 +216,24 @@ impl SampleLedger {
             }
             None => true,
         });
+        let forgotten = self.forget_run(course);
         self.entries.push(last);
-        self.forget_finished()
+        forgotten.or_else(|| self.forget_finished())
+    }
+
+    /// Makes room for one more run of the course. Returns the last epoch of the one that is forgotten.
+    fn forget_run(&mut self, course: &DataPass) -> Option<(DataPass, u64)> {
+        let runs = self.entries.iter().enumerate();
+        let runs = runs.filter(|(_, entry)| entry.is_finished() && entry.course == *course);
+        if runs.clone().count() < Self::RUNS_MAX {
+            return None;
+        }
+        let (at, _) = runs.max_by_key(|(_, entry)| entry.dispensable())?;
+        let PassEntry { course, epoch, .. } = self.entries.remove(at);
+        Some((course, epoch))
     }
 
     /// Forgets a finished pass, if there is one too many, and returns it.
-    ///
-    /// It is one of the shortest runs, and of them the one with the highest epoch number. A training function that begins anew after a
-    /// reset, and whose epoch number is not in its state, comes back to its epochs from the first one on: they have low numbers, and
-    /// follow on each other. A number far above them that stands alone is that of an evaluation at some step, to which no program comes
-    /// back before.
     fn forget_finished(&mut self) -> Option<(DataPass, u64)> {
         if self.entries.len() <= Self::FINISHED_MAX {
             return None;
@@ -224,15 +243,11 @@ impl SampleLedger {
             return None;
         }
         let recent = self.entries.len().saturating_sub(Self::RECENT_MAX);
-        let rank = |entry: &PassEntry| {
-            let (first, last) = entry.epochs().into_inner();
-            (Reverse(last - first), first)
-        };
         let before = self.entries[..recent].iter().enumerate();
         let before = before.filter(|(_, entry)| entry.is_finished());
         // Of equals, the last one.
-        let single = before.max_by_key(|(_, entry)| rank(entry)).map(|(at, _)| at);
-        let at = single.or_else(|| self.entries.iter().position(PassEntry::is_finished))?;
+        let dispensable = before.max_by_key(|(_, entry)| entry.dispensable()).map(|(at, _)| at);
+        let at = dispensable.or_else(|| self.entries.iter().position(PassEntry::is_finished))?;
         let PassEntry { course, epoch, .. } = self.entries.remove(at);
         Some((course, epoch))
     }
@@ -378,9 +393,9 @@ mod tests {
         assert!((100..=100 + SampleLedger::RECENT_MAX).contains(&made_again), "{made_again}");
     }
 
-    /// A full ledger: finished epochs of one course, none of which follows on another, from `first` on.
+    /// As many runs as one course has: finished epochs, none of which follows on another, from `first` on.
     fn full_of_single_ones(first: u64) -> SampleLedger {
-        let epochs = (first..).step_by(2).take(SampleLedger::FINISHED_MAX);
+        let epochs = (first..).step_by(2).take(SampleLedger::RUNS_MAX);
         let finished = |epoch| PassEntry { course: course(7), epoch, consumed: 7 };
         SampleLedger { entries: epochs.map(finished).collect() }
     }
@@ -397,7 +412,7 @@ mod tests {
         // Evaluations within each epoch; the last epoch is not finished.
         for epoch in 0..3 {
             advance(&mut ledger, epoch, 1);
-            for step in 0..SampleLedger::RECENT_MAX as u64 {
+            for step in 0..SampleLedger::RUNS_MAX as u64 {
                 let number = 2_000_000 + 10_000 * epoch + 2 * step;
                 advance(&mut ledger, number, 7);
                 evaluated.push(number);
@@ -406,9 +421,9 @@ mod tests {
         }
         let places: Vec<_> = (0..3).filter_map(|epoch| ledger.place(&course(7), epoch)).collect();
         assert_eq!(places, [7, 7, 2]);
-        assert_eq!(ledger.entries.len(), 1 + SampleLedger::FINISHED_MAX);
+        assert_eq!(ledger.entries.len(), 1 + SampleLedger::RUNS_MAX);
         evaluated.retain(|number| ledger.place(&course(7), *number).is_none());
-        assert_eq!(evaluated.len(), 3 * SampleLedger::RECENT_MAX + 1);
+        assert_eq!(evaluated.len(), 3 * SampleLedger::RUNS_MAX + 1);
         assert_eq!(forgotten, evaluated.into_iter().collect(), "each is told");
     }
 
@@ -416,7 +431,7 @@ mod tests {
     fn h_23_a_run_of_epochs_is_remembered_before_single_ones_of_lower_numbers() {
         let mut ledger = full_of_single_ones(0);
         (1_000_000..1_000_002).for_each(|epoch| drop(ledger.advance(&course(7), epoch, 7)));
-        for step in 0..2 * SampleLedger::RECENT_MAX as u64 {
+        for step in 0..2 * SampleLedger::RUNS_MAX as u64 {
             assert!(ledger.advance(&course(7), 100_000 + 2 * step, 7).is_some());
         }
         assert_eq!(ledger.place(&course(7), 1_000_000), Some(7));

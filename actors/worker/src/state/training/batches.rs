@@ -157,8 +157,8 @@ impl<'a, D: Dataset + ?Sized> IntoIterator for Sampler<'a, D> {
     /// Begins the pass, or goes on with it.
     ///
     /// # Panics
-    /// 1024 other passes are unfinished, and none of them can give way: the ledger, and so each commit, holds no more. The message names
-    /// the limit and the way out.
+    /// 1024 other passes are unfinished, and none of them can give way: the ledger, and so each commit, holds no more. The
+    /// message names the limit and the way out.
     fn into_iter(self) -> Batches<'a, D> {
         let length = self.data.len() as u64;
         let order = EpochOrder::new(length, self.seed, self.epoch);

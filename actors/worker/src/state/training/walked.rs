@@ -1,5 +1,6 @@
-//! `WalkedPasses`: the passes through data that were walked to their end in a generation, or lost their place in it. One that begins
-//! again has no samples, or the same ones again, and the user is told. `PassesUnderWay`: those that are being walked. Used by `worker`.
+//! `WalkedPasses`: the passes through data that were walked to their end in a generation, or lost their place in it. One that
+//! begins again has no samples, or the same ones again, and the user is told. `PassesUnderWay`: those that are being walked. Used
+//! by `worker`.
 
 use std::rc::{Rc, Weak};
 

@@ -204,11 +204,11 @@ impl Worker {
     /// name of its own (`.named(format!("validation {count}"))`). Passes under other epoch numbers do not disturb each other, side by
     /// side or one within another. So a training that begins again from epoch 0, over the same data, needs numbers that go on, or a name.
     ///
-    /// A commit holds 1024 unfinished passes. Beyond that, the pass that would begin takes the place of one that was broken off, under the
-    /// name's other epoch numbers, or panics; one that lost its place so and is walked again begins anew, with a warning. Of finished ones
-    /// a commit holds 16,384, where epochs of one name that follow on each other count as one. So number evaluations over the same data by
-    /// their count, from a base above all epochs (`1_000_000 + count`), or name them. Beyond that, single ones of high numbers are
-    /// forgotten before long runs and low numbers, and a warning says so.
+    /// A commit holds 1024 unfinished passes. Beyond that, the pass that would begin takes the place of one that was broken off,
+    /// under the name's other epoch numbers, or panics; one that lost its place so and is walked again begins anew, with a
+    /// warning. Of finished ones a commit holds 16,384, and 1024 of one name, where epochs that follow on each other count as
+    /// one. So number evaluations over the same data by their count, from a base above all epochs (`1_000_000 + count`), or name
+    /// them. Beyond that, single ones of high numbers are forgotten before long runs and low numbers, and a warning says so.
     ///
     /// A batch counts as done at the next commit once it was drawn, trained or not. What draws ahead loses samples after a loss:
     /// `peekable()`, `collect()`, a thread that loads the next batches. Draw a batch when the one before is trained; or draw some
@@ -238,9 +238,9 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// [`BatchPlan`](super::Error::BatchPlan) if the plan cannot be carried out: in a world larger than the number of
-    /// shards, against the driver's `--shards`, or by a state that was trained with another plan.
-    /// [`Passes`](super::Error::Passes) if 1024 other passes are unfinished, and none of them can give way: a commit holds no more.
+    /// [`BatchPlan`](super::Error::BatchPlan) if the plan cannot be carried out: in a world larger than the number of shards,
+    /// against the driver's `--shards`, or by a state that was trained with another plan. [`Passes`](super::Error::Passes) if
+    /// 1024 other passes are unfinished, and none of them can give way: a commit holds no more.
     pub fn shards<'a, D: Dataset + ?Sized>(
         &'a self,
         data: &'a D,
@@ -271,8 +271,8 @@ impl Worker {
     /// sampler gave last then counts as done.
     ///
     /// # Errors
-    /// [`Interrupted`](super::Error::Interrupted) and [`Aborted`](super::Error::Aborted): return them with `?`. What is drawn after them
-    /// does not count, and is given again.
+    /// [`Interrupted`](super::Error::Interrupted) and [`Aborted`](super::Error::Aborted): return them with `?`. What is drawn
+    /// after them does not count, and is given again.
     pub fn check_host_updates(&self) -> Result<()> {
         self.life.alive()?;
         self.checked.set(self.checked.get() + 1);
@@ -421,10 +421,11 @@ impl Worker {
             && !self.told.forgotten.replace(true)
         {
             self.tell(format!(
-                "{} passes are done, and a commit holds no more: epoch {epoch} of the pass {name:?} is forgotten, and so is one more \
-                 for each that ends; a program that comes back to one after a reset trains it again, unless its state says which are \
-                 done; epochs of one name that follow on each other count as one: number evaluations by their count",
-                SampleLedger::FINISHED_MAX
+                "epoch {epoch} of the pass {name:?} is done and forgotten, and so is one more for each that ends: a commit holds {} \
+                 finished passes, and {} of one name, where epochs that follow on each other count as one; a program that comes back \
+                 to one after a reset trains it again, unless its state says which are done; number evaluations by their count",
+                SampleLedger::FINISHED_MAX,
+                SampleLedger::RUNS_MAX
             ));
         }
     }

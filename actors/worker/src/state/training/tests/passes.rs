@@ -176,8 +176,8 @@ fn h_23_a_pass_that_is_walked_is_not_forgotten_for_one_that_begins() {
     .expect("nothing is lost");
 }
 
-/// Draws a batch of each of so many tasks in turn, which one name and an epoch number of each tell, until all have ended or a batch
-/// more than they have was drawn of each. Returns how often each sample was given.
+/// Draws a batch of each of so many tasks in turn, which one name and an epoch number of each tell, until all have ended or a
+/// batch more than they have was drawn of each. Returns how often each sample was given.
 fn draw_in_turn(
     worker: &Worker,
     state: &mut State<Training>,
@@ -335,5 +335,5 @@ fn h_23_the_first_finished_pass_that_a_commit_cannot_hold_is_warned_of() {
     cluster.begin(&[0], FROM_0, 0);
     cluster.wait(|cluster| cluster.voted(0, &Ballot::Success));
     let told = warnings(&cluster);
-    assert!(matches!(told[..], [text] if text.contains("16384 passes are done")), "{told:?}");
+    assert!(matches!(told[..], [text] if text.contains("16384 finished passes")), "{told:?}");
 }
