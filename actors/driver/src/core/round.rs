@@ -49,7 +49,7 @@ pub(crate) struct Round {
     /// Time since which the journal can be written again, after it could not be.
     #[serde(default)]
     writable_since: Time,
-    /// The last resets that are over, the oldest first; at most [`StatusReport::RESETS_RECENT_MAX`](elastic_protocol::messages::StatusReport::RESETS_RECENT_MAX).
+    /// The last resets that are over, the oldest first; at most `StatusReport::RESETS_RECENT_MAX`.
     #[serde(default)]
     past_resets: VecDeque<ResetRecord>,
     /// The reset that is over and not reported, and the end of the wait for its cause's exit status.

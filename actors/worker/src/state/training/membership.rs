@@ -200,9 +200,9 @@ impl Membership {
         Ok(())
     }
 
-    /// Concludes the generation after a panic of the training function. An end of the generation at this worker decides, as in
-    /// [`conclude`](Self::conclude), where the state goes back to a commit: a program that calls `unwrap` on the error of a collective
-    /// keeps its process. Else the next [`enter`](Self::enter) resumes the panic.
+    /// Concludes the generation after a panic of the training function. An end of the generation at this worker decides, as
+    /// in [`conclude`](Self::conclude), where the state goes back to a commit: a program that calls `unwrap` on the error of
+    /// a collective keeps its process. Else the next [`enter`](Self::enter) resumes the panic.
     ///
     /// # Errors
     /// This library has a fault.
@@ -533,9 +533,9 @@ impl Driven {
         TrainingEnd::Failed(error)
     }
 
-    /// Takes a panic of the program, in its training function or in a callback of a reset. Where the generation has ended here, and the
-    /// state goes back to a commit, the worker goes on: the panic is mostly that of an `unwrap` of the error which told of the end. Else it
-    /// is reported as the worker's failure, before the process dies of it (G-10, G-12).
+    /// Takes a panic of the program, in its training function or in a callback of a reset. Where the generation has ended
+    /// here, and the state goes back to a commit, the worker goes on: the panic is mostly that of an `unwrap` of the error
+    /// which told of the end. Else it is reported as the worker's failure, before the process dies of it (G-10, G-12).
     fn panicked<T: Serialize + DeserializeOwned>(
         &self,
         state: &mut State<T>,
@@ -556,8 +556,8 @@ impl Driven {
             let rank = worker.rank();
             self.control.event(TrainingEvent::Warned {
                 text: format!(
-                    "the training function of rank {rank} {message}, as its generation ended; it goes on from a commit: return the error of \
-                     a collective with `?`"
+                    "the training function of rank {rank} {message}, as its generation ended; it goes on \
+                     from a commit: return the error of a collective with `?`"
                 ),
             });
             return self.conclude(state, worker, Ok(()));
