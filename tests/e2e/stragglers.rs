@@ -73,9 +73,10 @@ fn a_worker_that_gets_a_part_of_the_time_is_named_and_the_others_wait_for_it() {
     assert_eq!(straggler(&job), None);
 
     let cycle = DutyCycle::begin(job.pid("b", 0));
-    let found = job.wait("the straggler", |job| straggler(job));
+    // A busy machine may have slowed it a little before.
+    let is_held = |found: &Value| found["factor"].as_f64() > Some(3.0);
+    let found = job.wait("the straggler", |job| straggler(job).filter(is_held));
     assert_eq!(found["host"], "b", "{found}");
-    assert!(found["factor"].as_f64() > Some(3.0), "{found}");
     assert_eq!(found["is_host"], false, "{found}");
     let event = job.wait("its event", |job| job.events_of("straggler_found").into_iter().next());
     assert_eq!(
@@ -83,7 +84,7 @@ fn a_worker_that_gets_a_part_of_the_time_is_named_and_the_others_wait_for_it() {
         (&found["rank"], Some(1))
     );
     assert!(event["worker"].as_str().is_some_and(|it| it.starts_with("b[0]#")), "{event}");
-    assert!(event["compute_ms"].as_f64() > Some(150.0), "as long as it is stopped: {event}");
+    assert!(found["compute_ms"].as_f64() > Some(150.0), "as long as it is stopped: {found}");
 
     let [step, compute, waiting] = times(&job, "b").expect("it trains");
     assert!(compute > 0.8 * step && waiting < 0.2 * step, "{step} {compute} {waiting}");
