@@ -37,7 +37,6 @@ _generation = 0
 #: The number of shards that the driver has dealt to each rank of the generation; empty if they are dealt evenly. Read by any
 #: thread, too.
 _shard_counts: List[int] = []
-_in_run = False
 #: The state that `run` keeps in step; `None` outside of it.
 _state: Optional[object] = None
 #: Whether training has ended, and the session has left the job.
@@ -147,7 +146,7 @@ def _any_session() -> _native.Session:
 def shutdown() -> None:
     """See `elastic_node.shutdown`."""
     global _session, _place, _is_shut_down
-    if not is_initialized() or _in_run:
+    if not is_initialized() or is_in_run():
         return
     assert _session is not None
     check_thread()
@@ -193,7 +192,7 @@ atexit.register(_native.end_callbacks)
 @atexit.register
 def _at_exit() -> None:
     # The session of an embedder's thread cannot be used here: the driver learns from the connection's end.
-    if _session is None or _in_run or not is_job_thread() or not _session.in_generation:
+    if _session is None or is_in_run() or not is_job_thread() or not _session.in_generation:
         return
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     try:
@@ -205,7 +204,7 @@ def _at_exit() -> None:
 
 def begin_run(state: object) -> _native.Session:
     """The session, with the state that `run` keeps in step."""
-    global _in_run, _state
+    global _state
     current = session()
     _check_not_ended()
     if current.in_generation:
@@ -214,13 +213,13 @@ def begin_run(state: object) -> _native.Session:
             "collectives belong into the training function"
         )
     current.keep(state)
-    _in_run, _state = True, state
+    _state = state
     return current
 
 
 def is_in_run() -> bool:
     """Whether `elastic.run` runs."""
-    return _in_run
+    return _state is not None
 
 
 def state() -> Optional[object]:
@@ -229,8 +228,8 @@ def state() -> Optional[object]:
 
 
 def end_run() -> None:
-    global _in_run, _state
-    _in_run, _state = False, None
+    global _state
+    _state = None
 
 
 def ended() -> None:
@@ -358,7 +357,7 @@ def world() -> _native.Group:
     if _world is not None and not _is_shut_down:
         return _world
     current = session()
-    if _in_run:
+    if is_in_run():
         raise _native.CollectiveError("the generation has ended")
     _check_not_ended()
     if current.enter() is None:

@@ -34,18 +34,16 @@ def of(module: torch.nn.Module) -> Dict[str, Any]:
     }
 
 
-def give(module: torch.nn.Module, key: str, saved: Any) -> List[str]:
-    """Gives a module the settings of one key. Returns the names of the parameters that are frozen now and were not, or the other
-    way round."""
+def give(module: torch.nn.Module, saved: Dict[str, Any]) -> List[str]:
+    """Gives a module these settings, as far as there are some. Returns the names of the parameters that are frozen now and were not,
+    or the other way round."""
     within = _within(module)
     parts = list(within.named_modules())
-    if key == FROZEN:
-        return _give_frozen(parts, saved)
-    if key == MODES:
-        _give_modes(module, within, parts, saved)
-    else:
-        _give_momenta(parts, saved)
-    return []
+    if MODES in saved:
+        _give_modes(module, within, parts, saved[MODES])
+    if MOMENTA in saved:
+        _give_momenta(parts, saved[MOMENTA])
+    return _give_frozen(parts, saved[FROZEN]) if FROZEN in saved else []
 
 
 def _give_modes(module: torch.nn.Module, within: torch.nn.Module, parts: Parts, modes: Tuple[bool, List[str]]) -> None:

@@ -188,12 +188,11 @@ class ObjectState(State[Dict[str, Any]]):
         for name in set(self._public()).difference(content, self._lacking):
             # It was added after the commit, or by this rank alone.
             delattr(self, name)
-        modules = self._modules()
-        for key, saved_parts in settings.items():
-            for (name, module), (saved_name, saved) in zip(modules, saved_parts):
-                if name == saved_name:
-                    changed = _module_settings.give(module, key, saved)
-                    self._frozen_otherwise.extend(f"{name}.{parameter}" for parameter in changed)
+        for place, (name, module) in enumerate(self._modules()):
+            of_module = {key: saved[place] for key, saved in settings.items() if place < len(saved)}
+            saved = {key: value for key, (saved_name, value) in of_module.items() if saved_name == name}
+            changed = _module_settings.give(module, saved)
+            self._frozen_otherwise.extend(f"{name}.{parameter}" for parameter in changed)
         # A step that was broken off has left gradients. The next backward pass would add to them.
         self._forget_step()
 

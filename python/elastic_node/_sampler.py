@@ -77,7 +77,7 @@ class EpochOrder:
             self._begin_epoch(epoch, 0)
         # All ranks alike: no rank has gone through its samples before the generation began.
         elif self._walked_in == _context.generation():
-            # What was set at the end of the epoch before, and is set again at the start of this one, is one pass.
+            # A number that is set at the end of the epoch before, and again at the start of its own, is that of one pass.
             self.repeats = self.repeats or self.processed_num > 0
             self._begin_epoch(epoch, 0)
         elif self._is_over and self.processed_num >= len(self.dataset) > 0:

@@ -32,6 +32,15 @@ CASES = [
 ]
 
 
+def ends_of_disturbed(done):
+    """The last words of both ranks of a job that one rank's death has disturbed once."""
+    assert done.code == 0, done.output
+    ends = done.said()
+    assert len(ends) == 2, done.output
+    assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
+    return ends
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_right_or_raises(job, case):
     done = job("silently_wrong.py", case, workers=2, flags=["--max-restarts", "0"])
@@ -68,12 +77,10 @@ def test_gradients_of_a_step_do_not_outlast_a_planned_change_on_some_ranks(job, 
 @pytest.mark.parametrize("how", ["plain", "groups", "shards"])
 def test_a_replaced_parameter_has_no_part_in_the_gradients_of_the_next_generation(job, how):
     done = job("replaced_parameter.py", how, workers=2, flags=["--min-np", "2"])
-    assert done.code == 0, done.output
-    ends = done.said()
+    ends = ends_of_disturbed(done)
     # Gradients by shard of a parameter that was not known before count from the step after the first one.
     expected = ends[0]["weights" if how == "shards" else "expected"]
-    assert len(ends) == 2 and all(of["weights"] == expected for of in ends), done.output
-    assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
+    assert all(of["weights"] == expected for of in ends), done.output
 
 
 @pytest.mark.parametrize(
@@ -90,18 +97,12 @@ def test_a_replaced_parameter_has_no_part_in_the_gradients_of_the_next_generatio
 )
 def test_a_layer_that_was_unfrozen_is_so_on_the_successor_of_a_rank_and_frozen_after_a_rollback(job, how, killed_at, frozen_at):
     done = job("unfrozen_layer.py", how, str(killed_at), str(frozen_at), workers=2, flags=["--min-np", "2"])
-    assert done.code == 0, done.output
-    ends = done.said()
-    assert len(ends) == 2 and all(of["weights"] == of["expected"] for of in ends), done.output
-    assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
+    assert all(of["weights"] == of["expected"] for of in ends_of_disturbed(done)), done.output
 
 
 def test_a_group_that_was_added_after_the_last_commit_is_added_again(job):
     done = job("added_group.py", "7", workers=2, flags=["--min-np", "2", "--max-restarts", "1"])
-    assert done.code == 0, done.output
-    ends = done.said()
-    assert len(ends) == 2 and all(of["weights"] == of["expected"] for of in ends), done.output
-    assert sorted(of["calls"] for of in ends) == [1, 2], "a survivor trained on in its process"
+    assert all(of["weights"] == of["expected"] for of in ends_of_disturbed(done)), done.output
 
 
 def test_a_newcomer_without_a_group_that_was_added_in_training_is_told_the_way_out(job):
@@ -116,10 +117,7 @@ def test_a_newcomer_without_a_group_that_was_added_in_training_is_told_the_way_o
 @pytest.mark.parametrize("how, of", [("before", "ranks"), ("within", "ranks"), ("late", "ranks"), ("before", "shards")])
 def test_optimizers_whose_parameters_look_alike_average_each_its_own_gradients(job, how, of):
     done = job("optimizers_alike.py", how, of, workers=2, flags=["--min-np", "2"])
-    assert done.code == 0, done.output
-    ends = done.said()
-    assert len(ends) == 2 and all(end["weights"] == end["expected"] for end in ends), done.output
-    assert sorted(end["calls"] for end in ends) == [1, 2], "a survivor trained on in its process"
+    assert all(end["weights"] == end["expected"] for end in ends_of_disturbed(done)), done.output
 
 
 @pytest.mark.parametrize(

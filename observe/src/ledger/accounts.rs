@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use elastic_driver::ResetWay;
+use elastic_driver::{EventKind, ResetWay};
 use elastic_protocol::messages::PhaseMs;
 use elastic_protocol::{ExitStatus, GenerationId, ResetCause, Time, WorkerId};
 
@@ -36,18 +36,15 @@ pub struct ResetAccount {
     pub lost_unseen: bool,
     /// Training time since the last commit that an abort undid, in milliseconds.
     pub lost_ms: u64,
-    /// Members that failed as the generation ended, each with its error; at most [`Self::FURTHER_FAILURES_MAX`].
+    /// Members that failed as the generation ended, each with its error; at most [`EventKind::WORKERS_FAILED_MAX`].
     pub further_failures: Vec<(WorkerId, String)>,
     /// Slot-time that it cost, by bucket.
     pub cost: BucketTotals,
 }
 
 impl ResetAccount {
-    /// Most members of a reset that are kept as failed: a driver tells no more.
-    pub const FURTHER_FAILURES_MAX: usize = 4;
-
     pub(super) fn note_further_failure(&mut self, worker: &WorkerId, error: &str) {
-        if self.further_failures.len() < Self::FURTHER_FAILURES_MAX {
+        if self.further_failures.len() < EventKind::WORKERS_FAILED_MAX {
             self.further_failures.push((worker.clone(), error.to_owned()));
         }
     }

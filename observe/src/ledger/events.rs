@@ -1,4 +1,4 @@
-//! What each event of the driver changes in the ledger. Called by `GoodputLedger::handle_event`.
+//! Changes of the ledger by each event of the driver. Called by `GoodputLedger::handle_event`.
 
 use elastic_driver::{EventKind, ResetWay};
 use elastic_protocol::messages::{HangGrounds, JobPhase, PhaseMs};

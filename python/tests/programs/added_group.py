@@ -1,10 +1,10 @@
 """A training that adds a group to its optimiser at one step (gradual unfreezing), and commits in every fourth. Rank 1 dies by kill -9,
 once: the argument says in which step. Each rank tells its weights, and those of the same training by a plain optimiser."""
 
-import json
 import sys
 
 import torch
+from comparing import tell
 from dying import die_once
 
 import elastic_node.torch as en
@@ -30,10 +30,6 @@ def step(model, optimizer, number, is_disturbed):
     optimizer.step()
 
 
-def weights(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
-
-
 en.init()
 model, optimizer = made()
 optimizer = en.DistributedOptimizer(optimizer)
@@ -55,5 +51,4 @@ train(state)
 alone, plain = made()
 for number in range(STEPS):
     step(alone, plain, number, is_disturbed=False)
-told = {"rank": en.rank(), "weights": weights(model), "expected": weights(alone), **process}
-print(json.dumps(told), flush=True)
+tell(model, alone, process)

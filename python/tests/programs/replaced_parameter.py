@@ -3,10 +3,10 @@ old one's. Rank 1 dies by kill -9, once, behind a commit of that: its successor 
 how the optimiser is distributed: "plain", "groups" or "shards". Each rank tells its weights, and those of the same training by a
 plain optimiser."""
 
-import json
 import sys
 
 import torch
+from comparing import tell
 from dying import die_once
 
 import elastic_node.torch as en
@@ -33,10 +33,6 @@ def step(model, optimizer, number):
     optimizer.zero_grad()
     (model(x) - x[:, :2]).square().mean().backward()
     optimizer.step()
-
-
-def weights(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
 
 
 en.init()
@@ -67,5 +63,4 @@ train(state)
 alone, plain = made()
 for number in range(STEPS):
     step(alone, plain, number)
-told = {"rank": en.rank(), "weights": weights(model), "expected": weights(alone), **process}
-print(json.dumps(told), flush=True)
+tell(model, alone, process)

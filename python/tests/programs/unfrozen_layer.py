@@ -4,10 +4,10 @@ that line as the step is made again, or comes to it again. The arguments say how
 "shards", in which step rank 1 dies, and in which one the layer is frozen again, if it is. Each rank tells its weights, and
 those of the same training by a plain optimiser."""
 
-import json
 import sys
 
 import torch
+from comparing import tell
 from dying import die_once
 
 import elastic_node.torch as en
@@ -42,10 +42,6 @@ def step(model, forward, optimizer, number, is_disturbed):
     optimizer.step()
 
 
-def weights(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
-
-
 en.init()
 model, optimizer = made()
 if HOW == "optimizer":
@@ -77,5 +73,4 @@ alone, plain = made()
 for number in range(STEPS):
     unfreeze(alone, number)
     step(alone, alone, plain, number, is_disturbed=False)
-told = {"rank": en.rank(), "weights": weights(model), "expected": weights(alone), **process}
-print(json.dumps(told), flush=True)
+tell(model, alone, process)

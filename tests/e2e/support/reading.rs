@@ -1,4 +1,4 @@
-//! What a test reads of its job: status, events, the trainer's log; and the waits for it. Used by all end-to-end tests.
+//! Reading a job: its status, events and trainer's log, and waits for them. Used by all end-to-end tests.
 
 use std::fs;
 use std::path::Path;

@@ -22,6 +22,11 @@ pub struct DriverEvent {
     pub kind: EventKind,
 }
 
+impl EventKind {
+    /// Most [`EventKind::WorkerFailed`] of one generation.
+    pub const WORKERS_FAILED_MAX: usize = 4;
+}
+
 /// Kinds of events. Readers of the log (`observe`) parse them into these types again.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

@@ -5,10 +5,8 @@ use elastic_protocol::planted::{Bug, is_planted};
 use elastic_protocol::{ExitStatus, ResetCause, Stamp, Time, WorkerId};
 
 use super::Round;
+use crate::core::event::EventKind;
 use crate::core::phase::{ResetRecord, RoundPhase};
-
-/// Most members of a generation that are told to have failed after it was broken.
-const FURTHER_FAILURES_TOLD_MAX: u32 = 4;
 
 impl Round {
     /// The reset under way.
@@ -155,7 +153,7 @@ impl Round {
         let Some(reset) = &self.reset else { return false };
         let is_cause =
             matches!(&reset.cause, ResetCause::WorkerFailed { error: known, .. } if known == error);
-        let is_told = !is_cause && self.further_failures < FURTHER_FAILURES_TOLD_MAX;
+        let is_told = !is_cause && (self.further_failures as usize) < EventKind::WORKERS_FAILED_MAX;
         self.further_failures += u32::from(is_told);
         is_told
     }

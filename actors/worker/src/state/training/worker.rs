@@ -61,7 +61,7 @@ impl WorkerRanks {
     }
 }
 
-/// What the user was told of the passes in this generation, once.
+/// Warnings about passes that the user was given in this generation, each once.
 #[derive(Debug, Default)]
 struct ToldOfPasses {
     /// A finished pass is forgotten.
@@ -88,7 +88,7 @@ pub struct Worker {
     /// The passes through data that were walked to their end in this generation.
     walked: RefCell<WalkedPasses>,
     under_way: RefCell<PassesUnderWay>,
-    /// What the user was told of the passes.
+    /// Warnings about passes that were given.
     told: ToldOfPasses,
     /// The passes that were drawn from since the last commit.
     passes: RefCell<DrawnPasses>,
